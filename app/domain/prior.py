@@ -1,0 +1,36 @@
+"""Prior tokens: the plan of one picture, as it is stored and handed from AR to DiT."""
+
+import sys
+from array import array
+from dataclasses import dataclass
+
+from app.domain.sizes import Grid
+
+
+@dataclass(frozen=True, slots=True)
+class PriorTokens:
+    """The large grid's codebook ids, row by row. Ids fit in 16 bits: 2 KB at 1024x1024, 8 KB at 2048x2048."""
+
+    grid: Grid
+    ids: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != self.grid.tokens:
+            raise ValueError(
+                f"a {self.grid.height}x{self.grid.width} grid takes {self.grid.tokens} ids, got {len(self.ids)}"
+            )
+
+    def pack(self) -> bytes:
+        """Little-endian uint16, for the image record."""
+        words = array("H", self.ids)
+        if sys.byteorder == "big":
+            words.byteswap()
+        return words.tobytes()
+
+    @classmethod
+    def unpack(cls, grid: Grid, packed: bytes) -> "PriorTokens":
+        words = array("H")
+        words.frombytes(packed)
+        if sys.byteorder == "big":
+            words.byteswap()
+        return cls(grid=grid, ids=tuple(words))

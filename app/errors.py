@@ -1,0 +1,60 @@
+"""Every error the program raises on purpose.
+
+    PlanpaintError
+    |-- RefusedInput        the caller's input is wrong; names the field      -> HTTP 422
+    |-- NotFound            no such job, image or stored result               -> HTTP 404
+    |-- NotReady            it exists but has no result yet                   -> HTTP 409
+    |-- Unavailable         Redis or object storage is out of reach; retry    -> HTTP 503
+    |-- Misconfigured       settings or files are wrong; the process stops
+    |   `-- BrokenCheckpoint  names the file
+    |-- LostLease           somebody else owns the image now; drop the work
+    `-- ImageFailed         this image cannot be made; carries a public code
+        `-- retryable = True when another attempt may succeed
+"""
+
+
+class PlanpaintError(Exception):
+    """Root of the tree above."""
+
+
+class RefusedInput(PlanpaintError):
+    """Input that the caller must change. `field` is a JSON pointer without the leading slash, such as `size`."""
+
+    def __init__(self, field: str, detail: str) -> None:
+        super().__init__(f"{field}: {detail}")
+        self.field = field
+        self.detail = detail
+
+
+class NotFound(PlanpaintError):
+    """No such thing, or no longer."""
+
+
+class NotReady(PlanpaintError):
+    """The thing exists and its result does not yet (or never will)."""
+
+
+class Unavailable(PlanpaintError):
+    """A server that we depend on did not answer; the same call may work in a moment."""
+
+
+class Misconfigured(PlanpaintError):
+    """The process cannot start as configured; the message is one sentence for the operator."""
+
+
+class BrokenCheckpoint(Misconfigured):
+    """A file of the checkpoint is missing or damaged; the message names it."""
+
+
+class LostLease(PlanpaintError):
+    """The image was taken over, finished or canceled while this process worked on it."""
+
+
+class ImageFailed(PlanpaintError):
+    """An attempt at an image failed for a reason that can be told to its owner."""
+
+    def __init__(self, code: str, message: str, *, retryable: bool = False) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.retryable = retryable
