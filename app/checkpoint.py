@@ -46,7 +46,7 @@ class Checkpoint:
         return self.folder / "processor" / "tokenizer.json"
 
     def verify(self, parts: tuple[str, ...]) -> None:
-        """Check that every file of these parts is there and whole; raises BrokenCheckpoint naming the first that is not."""
+        """Check that all files of these parts are there and whole; BrokenCheckpoint names the first that is not."""
         if not self.folder.is_dir():
             raise BrokenCheckpoint(f"the checkpoint folder {self.folder} does not exist")
         for part in parts:
@@ -80,7 +80,7 @@ def _read_json(path: Path) -> dict[str, object]:
 
 
 def _check_safetensors(path: Path) -> None:
-    """Compare the file's size with what its header promises, so that a cut-off download is named before it is loaded."""
+    """Compare the file's size with its header's promise, so that a cut-off download is named before it is loaded."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -94,4 +94,6 @@ def _check_safetensors(path: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BrokenCheckpoint(f"the checkpoint file {path} is not a safetensors file: {error}") from error
     if size != 8 + header_size + end:
-        raise BrokenCheckpoint(f"the checkpoint file {path} has {size} bytes where its header promises {8 + header_size + end}")
+        raise BrokenCheckpoint(
+            f"the checkpoint file {path} has {size} bytes where its header promises {8 + header_size + end}"
+        )

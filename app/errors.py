@@ -1,15 +1,15 @@
 """Every error the program raises on purpose.
 
-    PlanpaintError
-    |-- RefusedInput        the caller's input is wrong; names the field      -> HTTP 422
-    |-- NotFound            no such job, image or stored result               -> HTTP 404
-    |-- NotReady            it exists but has no result yet                   -> HTTP 409
-    |-- Unavailable         Redis or object storage is out of reach; retry    -> HTTP 503
-    |-- Misconfigured       settings or files are wrong; the process stops
-    |   `-- BrokenCheckpoint  names the file
-    |-- LostLease           somebody else owns the image now; drop the work
-    `-- ImageFailed         this image cannot be made; carries a public code
-        `-- retryable = True when another attempt may succeed
+PlanpaintError
+|-- RefusedInput        the caller's input is wrong; names the field      -> HTTP 422
+|-- NotFound            no such job, image or stored result               -> HTTP 404
+|-- NotReady            it exists but has no result yet                   -> HTTP 409
+|-- Unavailable         Redis or object storage is out of reach; retry    -> HTTP 503
+|-- Misconfigured       settings or files are wrong; the process stops
+|   `-- BrokenCheckpoint  names the file
+|-- LostLease           somebody else owns the image now; drop the work
+`-- ImageFailed         this image cannot be made; carries a public code
+    `-- retryable = True when another attempt may succeed
 """
 
 

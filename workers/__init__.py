@@ -1,0 +1,1 @@
+"""The processes behind the API: one module a role, each with one readable loop."""

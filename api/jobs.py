@@ -1,0 +1,112 @@
+"""/v1/jobs: submit, look, cancel, fetch pictures and prior tokens."""
+
+import re
+from typing import Any
+
+from flask import Blueprint, Response, current_app, jsonify, redirect
+from flask_openapi import APIBlueprint, Tag
+
+from api.parts import Parts
+from api.problems import Problem
+from api.schemas import ImagePath, JobOut, JobPath, JobRequest, PriorOut
+from app.domain.job import Job, Parameters
+from app.domain.sizes import Size
+from app.errors import NotFound, NotReady, RefusedInput
+from app.service import Submission, draw_seed, find_image
+from app.views import job_view
+
+_ID = re.compile(r"job_[0-9a-f]{32}", re.ASCII)
+#: Seconds between polls that a caller is asked for.
+_POLL_S = 1
+
+ERRORS = {"404": Problem, "422": Problem, "503": Problem}
+tag = Tag(name="jobs", description="Prompts in, pictures out")
+blueprint: Blueprint = APIBlueprint("jobs", __name__, url_prefix="/v1/jobs", abp_tags=[tag], abp_responses=ERRORS)
+
+
+def _parts() -> Parts:
+    parts: Parts = current_app.extensions["planpaint"]
+    return parts
+
+
+def _job(job_id: str) -> Job:
+    # A wrong id never reaches Redis: it would be part of a key.
+    if not _ID.fullmatch(job_id):
+        raise NotFound(f"no job {job_id[:80]}")
+    return _parts().intake.get(job_id)
+
+
+def _answer(job: Job, status: int = 200) -> Response:
+    response = jsonify(job_view(job, _parts().settings.base_url))
+    response.status_code = status
+    if not job.done:
+        response.headers["Retry-After"] = str(_POLL_S)
+    return response
+
+
+def _submission(body: JobRequest) -> Submission:
+    settings = _parts().settings
+    _parts().prompt_limit.check(body.prompt)
+    size = Size.parse(body.size or settings.default_size)
+    if size.pixels > settings.max_pixels:
+        raise RefusedInput("size", f"must be at most {settings.max_pixels} pixels in all, {size} has {size.pixels}")
+    parameters = Parameters(
+        prompt=body.prompt,
+        size=size,
+        n=body.n,
+        seed=draw_seed() if body.seed is None else body.seed,
+        steps=settings.default_steps if body.steps is None else body.steps,
+        guidance_scale=body.guidance_scale,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        output_format=body.output_format,
+    )
+    return Submission(parameters, body.webhook_url, body.metadata)
+
+
+@blueprint.post("", summary="Submit a job", responses={"202": JobOut, "400": Problem, "413": Problem, "415": Problem})
+def submit(body: JobRequest) -> Response:
+    """Queue 1 to 10 pictures of one prompt. The answer echoes every effective parameter, the drawn seed included."""
+    job = _parts().intake.submit(_submission(body))
+    response = _answer(job, 202)
+    response.headers["Location"] = f"/v1/jobs/{job.id}"
+    return response
+
+
+@blueprint.get("/<job_id>", summary="Look at a job", responses={"200": JobOut})
+def get(path: JobPath) -> Response:
+    """The job with the state, step and timings of each image."""
+    return _answer(_job(path.job_id))
+
+
+@blueprint.post("/<job_id>/cancel", summary="Cancel a job", responses={"200": JobOut})
+def cancel(path: JobPath) -> Response:
+    """Cancel every image that has not ended; finished images stay. May be repeated."""
+    return _answer(_parts().intake.cancel(_job(path.job_id).id))
+
+
+@blueprint.get(
+    "/<job_id>/images/<int:index>/content", summary="Fetch a picture", responses={"307": None, "409": Problem}
+)
+def content(path: ImagePath) -> Any:  # noqa: ANN401 - werkzeug's response
+    """Redirects to a URL that is freshly signed and valid for a few minutes."""
+    job = _job(path.job_id)
+    image = job.images[find_image(job, path.index).index]
+    if image.stored is None:
+        raise NotReady(f"image {path.index} is {image.state.value} and has no content")
+    _parts().blobs.ping()
+    response = redirect(_parts().blobs.presign(image.stored.key), 307)
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+@blueprint.get(
+    "/<job_id>/images/<int:index>/prior", summary="Fetch the prior tokens", responses={"200": PriorOut, "409": Problem}
+)
+def prior(path: ImagePath) -> Response:
+    """The large grid's codebook ids that the picture is painted from."""
+    ref = find_image(_job(path.job_id), path.index)
+    tokens = _parts().intake.prior(ref)
+    if tokens is None:
+        raise NotReady(f"image {path.index} has no prior tokens yet")
+    return jsonify({"height": tokens.grid.height, "width": tokens.grid.width, "ids": list(tokens.ids)})

@@ -1,0 +1,67 @@
+"""Health, metrics, workers and the API's own description."""
+
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+from flask import Blueprint, Response, current_app, jsonify, redirect
+from flask_openapi import APIBlueprint, Tag
+
+from api.parts import Parts
+from api.problems import Problem, problem
+from api.schemas import HealthOut, WorkersOut
+from app.errors import Unavailable
+from app.metrics import render
+
+tag = Tag(name="operations", description="Health, metrics and workers")
+blueprint: Blueprint = APIBlueprint("operations", __name__, abp_tags=[tag])
+
+
+def _parts() -> Parts:
+    parts: Parts = current_app.extensions["planpaint"]
+    return parts
+
+
+@blueprint.get("/v1/workers", summary="List the running workers", responses={"200": WorkersOut, "503": Problem})
+def workers() -> Response:
+    """Every worker heard of within the last minute, on any host."""
+    return jsonify({"data": [asdict(worker) for worker in _parts().registry.list()]})
+
+
+@blueprint.get("/healthz", summary="Is this process alive", responses={"200": HealthOut})
+def healthz() -> Response:
+    """Answers without asking any other server."""
+    return jsonify({"status": "ok"})
+
+
+@blueprint.get("/readyz", summary="Can this process serve", responses={"200": HealthOut, "503": Problem})
+def readyz() -> Response:
+    """Asks Redis and object storage."""
+    for name, ping in (("redis", _parts().store.ping), ("object storage", _parts().blobs.ping)):
+        try:
+            ping()
+        except Unavailable:
+            return problem(503, "not_ready", "Not ready", f"{name} does not answer")
+    return jsonify({"status": "ready"})
+
+
+@blueprint.get("/metrics", summary="Prometheus metrics", responses={"200": None, "503": Problem})
+def metrics() -> Response:
+    """Totals of the whole service, the same from every API process."""
+    alive = Counter(worker.role for worker in _parts().registry.list())
+    return Response(render(_parts().store.stats(), alive), content_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@blueprint.get("/", doc_ui=False)
+def root() -> Any:  # noqa: ANN401 - werkzeug's response
+    return redirect("/docs", 302)
+
+
+@blueprint.get("/docs", doc_ui=False)
+def docs() -> Any:  # noqa: ANN401 - werkzeug's response
+    return redirect("/docs/swagger", 302)
+
+
+@blueprint.get("/openapi.json", doc_ui=False)
+def openapi() -> Response:
+    return jsonify(current_app.api_doc)  # type: ignore[attr-defined]

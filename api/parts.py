@@ -1,0 +1,20 @@
+"""What the routes work with, built once a process."""
+
+from dataclasses import dataclass
+
+from api.prompts import PromptLimit
+from app.blobs import BlobStore
+from app.service import Intake
+from app.settings import Settings
+from app.store.jobs import JobStore
+from app.store.workers import WorkerRegistry
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    settings: Settings
+    intake: Intake
+    store: JobStore
+    registry: WorkerRegistry
+    blobs: BlobStore
+    prompt_limit: PromptLimit

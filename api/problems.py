@@ -1,0 +1,104 @@
+"""Every error answer is an RFC 9457 problem with a machine code; wrong input names its field."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from flask import Flask, Response, jsonify
+from pydantic import BaseModel, Field, ValidationError
+from werkzeug.exceptions import HTTPException
+
+from app.errors import NotFound, NotReady, RefusedInput, Unavailable
+
+log = structlog.get_logger(__name__)
+
+#: Seconds after which a caller should try again when a server of ours is out of reach.
+RETRY_AFTER_S = 2
+
+
+class FieldError(BaseModel):
+    detail: str = Field(description="what is wrong", examples=["must be at most 10"])
+    pointer: str = Field(description="JSON pointer to the field", examples=["/n"])
+
+
+class Problem(BaseModel):
+    """RFC 9457 problem details."""
+
+    type: str = Field("about:blank", description="URI that names the kind of problem")
+    title: str = Field(examples=["Invalid input"])
+    status: int = Field(examples=[422])
+    code: str = Field(description="stable machine code", examples=["invalid_input"])
+    detail: str = Field(examples=["n: must be at most 10"])
+    errors: list[FieldError] = Field(default_factory=list, description="one entry a wrong field")
+
+
+def problem(status: int, code: str, title: str, detail: str, *, errors: Sequence[tuple[str, str]] = ()) -> Response:
+    """A problem answer. `errors`: (field, detail) pairs."""
+    body = Problem(
+        type=f"/problems/{code.replace('_', '-')}",
+        title=title,
+        status=status,
+        code=code,
+        detail=detail,
+        errors=[FieldError(detail=text, pointer=f"/{field}" if field else "") for field, text in errors],
+    )
+    response = jsonify(body.model_dump())
+    response.status_code = status
+    response.content_type = "application/problem+json"
+    if status == 503:
+        response.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return response
+
+
+def invalid(errors: Sequence[tuple[str, str]]) -> Response:
+    detail = "; ".join(f"{field}: {text}" if field else text for field, text in errors)
+    return problem(422, "invalid_input", "Invalid input", detail, errors=errors)
+
+
+def from_validation(error: ValidationError) -> Response:
+    """Pydantic's findings, without the input: it may be a megabyte, or a secret."""
+    return invalid([("/".join(str(part) for part in e["loc"]), _sentence(e)) for e in error.errors(include_url=False)])
+
+
+def _sentence(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails
+    if error["type"] == "extra_forbidden":
+        return "is not a known field"
+    if error["type"] == "missing":
+        return "is required"
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+def register(app: Flask) -> None:
+    """Turn our errors, HTTP errors and bugs into problems."""
+
+    @app.errorhandler(RefusedInput)
+    def refused(error: RefusedInput) -> Response:
+        return invalid([(error.field, error.detail)])
+
+    @app.errorhandler(NotFound)
+    def not_found(error: NotFound) -> Response:
+        return problem(404, "not_found", "Not found", str(error))
+
+    @app.errorhandler(NotReady)
+    def not_ready(error: NotReady) -> Response:
+        return problem(409, "not_ready", "Not ready", str(error))
+
+    @app.errorhandler(Unavailable)
+    def unavailable(error: Unavailable) -> Response:
+        log.warning("unavailable", error=str(error))
+        return problem(503, "unavailable", "Temporarily unavailable", "a server behind this service does not answer")
+
+    @app.errorhandler(HTTPException)
+    def http_error(error: HTTPException) -> Response:
+        status = error.code or 500
+        title = error.name
+        answer = problem(status, title.lower().replace(" ", "_"), title, error.description or title)
+        for name, value in error.get_headers():
+            if name.lower() not in ("content-type", "content-length"):
+                answer.headers[name] = value
+        return answer
+
+    @app.errorhandler(Exception)
+    def bug(error: Exception) -> Response:
+        log.exception("bug", error=type(error).__name__)
+        return problem(500, "internal_error", "Internal error", "this is a fault of the service, and has been logged")

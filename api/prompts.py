@@ -1,0 +1,30 @@
+"""Counts a prompt's AR tokens before anything is queued, with the checkpoint's own tokenizer file."""
+
+from tokenizers import Tokenizer
+
+from app.checkpoint import Checkpoint
+from app.errors import BrokenCheckpoint, RefusedInput
+
+#: Tokens that the chat template and the grid sizes add to a prompt, with some to spare.
+_TEMPLATE_TOKENS = 40
+
+
+class PromptLimit:
+    def __init__(self, checkpoint: Checkpoint, *, max_chars: int, max_tokens: int) -> None:
+        path = checkpoint.tokenizer_file
+        if not path.is_file():
+            raise BrokenCheckpoint(f"the checkpoint file {path} is missing; the API counts prompt tokens with it")
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            raise BrokenCheckpoint(f"the checkpoint file {path} is not a tokenizer: {error}") from error
+        self._max_chars = max_chars
+        self._max_tokens = max_tokens - _TEMPLATE_TOKENS
+
+    def check(self, prompt: str) -> None:
+        """Raises RefusedInput for a prompt that no AR worker would take."""
+        if len(prompt) > self._max_chars:
+            raise RefusedInput("prompt", f"must be at most {self._max_chars} characters, this has {len(prompt)}")
+        tokens = len(self._tokenizer.encode(prompt, add_special_tokens=False).ids)
+        if tokens > self._max_tokens:
+            raise RefusedInput("prompt", f"must be at most {self._max_tokens} tokens, this has {tokens}")

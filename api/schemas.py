@@ -1,0 +1,189 @@
+"""What comes in and what goes out, as pydantic models. Unknown fields are refused, never dropped."""
+
+import json
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from app.domain.job import SEED_LIMIT
+from app.domain.sizes import MAX_SIDE, Size
+
+#: Most bytes of `metadata` as JSON.
+MAX_METADATA = 16 * 1024
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class JobRequest(BaseModel):
+    """A job: one prompt, 1 to 10 pictures."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={
+            "example": {
+                "prompt": "a red circle on a blue background",
+                "size": "256x256",
+                "n": 2,
+                "seed": 7,
+                "steps": 12,
+            }
+        },
+    )
+
+    prompt: str = Field(description="what to draw; text to appear in the picture stands in quotes")
+    size: str | None = Field(None, description=f'"WIDTHxHEIGHT", sides from 1 to {MAX_SIDE} pixels')
+    n: int = Field(1, ge=1, le=10, description="number of pictures; picture i has seed (seed + i) mod 2^32")
+    seed: int | None = Field(None, ge=0, lt=SEED_LIMIT, description="drawn by the server when absent, and echoed")
+    steps: int | None = Field(None, ge=1, le=100, description="denoising steps")
+    guidance_scale: Finite = Field(1.5, ge=0, le=20, description="classifier-free guidance; 1 or less: none")
+    temperature: Finite = Field(0.9, ge=0, le=2, description="of the AR stage; 0: always the likeliest token")
+    top_p: Finite = Field(0.75, gt=0, le=1, description="nucleus of the AR stage")
+    output_format: Literal["png", "jpeg", "webp"] = "png"
+    webhook_url: str | None = Field(None, max_length=2048, description="receives signed events of this job")
+    metadata: dict[str, Any] = Field(default_factory=dict, description="yours; echoed in every answer and event")
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _prompt(cls, value: object) -> object:
+        if isinstance(value, str):
+            if not value.strip():
+                raise ValueError("must not be empty")
+            if "\x00" in value:
+                raise ValueError("must not contain NUL characters")
+            _refuse_surrogates(value)
+        return value
+
+    @field_validator("size")
+    @classmethod
+    def _size(cls, value: str | None) -> str | None:
+        return None if value is None else str(Size.parse(value))
+
+    @field_validator("webhook_url", mode="before")
+    @classmethod
+    def _webhook_url(cls, value: object) -> object:
+        if isinstance(value, str):
+            _refuse_surrogates(value)
+            parts = urlsplit(value)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError("must be an absolute http or https URL")
+            if parts.username is not None or parts.password is not None:
+                raise ValueError("must not carry credentials")
+        return value
+
+    @field_validator("metadata")
+    @classmethod
+    def _metadata(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            size = len(json.dumps(value, allow_nan=False))
+        except (ValueError, RecursionError) as error:
+            raise ValueError("must be plain JSON without NaN or Infinity, and not nested too deep") from error
+        if size > MAX_METADATA:
+            raise ValueError(f"must be at most {MAX_METADATA} bytes as JSON, this is {size}")
+        return value
+
+
+def _refuse_surrogates(text: str) -> None:
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("must be valid Unicode: it contains a lone surrogate")
+
+
+class EffectiveParameters(BaseModel):
+    prompt: str
+    size: str
+    n: int
+    seed: int
+    steps: int
+    guidance_scale: float
+    temperature: float
+    top_p: float
+    output_format: str
+
+
+class Attempts(BaseModel):
+    ar: int
+    dit: int
+
+
+class Timings(BaseModel):
+    """Seconds; null: not yet."""
+
+    queued_s: float | None
+    ar_s: float | None
+    planned_s: float | None
+    dit_s: float | None
+    total_s: float | None
+
+
+class ImageError(BaseModel):
+    code: str
+    message: str
+
+
+class ImageOut(BaseModel):
+    index: int
+    status: Literal["queued", "running", "succeeded", "failed", "canceled"]
+    stage: Literal["ar", "dit"]
+    step: int
+    steps: int
+    seed: int
+    width: int
+    height: int
+    attempts: Attempts
+    timings: Timings
+    error: ImageError | None
+    content_type: str | None
+    bytes: int | None
+    sha256: str | None
+    content_url: str | None
+
+
+class JobUrls(BaseModel):
+    get: str
+    cancel: str
+
+
+class JobOut(BaseModel):
+    id: str
+    status: Literal["queued", "running", "succeeded", "partial", "failed", "canceled"]
+    created_at: str
+    started_at: str | None
+    completed_at: str | None
+    parameters: EffectiveParameters
+    images: list[ImageOut]
+    webhook_url: str | None
+    metadata: dict[str, Any]
+    urls: JobUrls
+
+
+class PriorOut(BaseModel):
+    height: int = Field(description="rows of the large grid")
+    width: int = Field(description="columns of the large grid")
+    ids: list[int] = Field(description="codebook ids, row by row")
+
+
+class WorkerOut(BaseModel):
+    name: str
+    role: str
+    pid: int
+    host: str
+    device: str
+    state: str
+    heartbeat_age_s: float
+
+
+class WorkersOut(BaseModel):
+    data: list[WorkerOut]
+
+
+class HealthOut(BaseModel):
+    status: str
+
+
+class JobPath(BaseModel):
+    job_id: str = Field(description="id of the job", examples=["job_0123456789abcdef0123456789abcdef"])
+
+
+class ImagePath(JobPath):
+    index: int = Field(description="index of the image in its job, from 0")

@@ -1,0 +1,120 @@
+"""Object storage: pictures in, presigned URLs out. One S3 client, always against a real server."""
+
+import base64
+import threading
+import time
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from app.domain.job import StoredObject
+from app.errors import ImageFailed, Unavailable
+from app.settings import Settings
+
+#: How long a health answer is believed, seconds.
+_HEALTH_S = 2.0
+
+
+class BlobStore:
+    """Puts each attempt's picture under its own key, so that no object is ever overwritten."""
+
+    def __init__(self, settings: Settings, *, timeout_s: float) -> None:
+        self._bucket = settings.s3_bucket
+        self._presign_s = settings.presign_s
+        self._client = _client(settings, settings.s3_endpoint, timeout_s)
+        self._public = _client(settings, settings.public_endpoint, timeout_s)
+        self._health_lock = threading.Lock()
+        self._healthy_at = float("-inf")
+
+    def put(self, key: str, data: bytes, content_type: str, sha256: bytes) -> StoredObject:
+        """Upload; the server verifies the checksum. Raises Unavailable, or ImageFailed when the server refuses us."""
+        try:
+            self._client.put_object(
+                Bucket=self._bucket,
+                Key=key,
+                Body=data,
+                ContentType=content_type,
+                CacheControl="private, max-age=31536000, immutable",
+                ChecksumSHA256=base64.b64encode(sha256).decode(),
+            )
+        except ClientError as error:
+            if _status(error) >= 500 or _status(error) == 429:
+                raise Unavailable(f"object storage: {error}") from error
+            raise ImageFailed(
+                "storage_refused", f"object storage refused the upload: {error}", retryable=True
+            ) from error
+        except BotoCoreError as error:
+            raise Unavailable(f"object storage: {error}") from error
+        return StoredObject(key, content_type, len(data), sha256.hex())
+
+    def delete(self, key: str) -> None:
+        """Remove an object that no image points to."""
+        try:
+            self._client.delete_object(Bucket=self._bucket, Key=key)
+        except (ClientError, BotoCoreError) as error:
+            raise Unavailable(f"object storage: {error}") from error
+
+    def presign(self, key: str) -> str:
+        """A URL that reads one object for a few minutes, without credentials, at the public endpoint."""
+        url: str = self._public.generate_presigned_url(
+            "get_object", Params={"Bucket": self._bucket, "Key": key}, ExpiresIn=self._presign_s
+        )
+        return url
+
+    def ensure_bucket(self) -> None:
+        """Create the bucket unless it is there."""
+        try:
+            self._client.head_bucket(Bucket=self._bucket)
+        except ClientError as error:
+            if _status(error) != 404:
+                raise Unavailable(f"object storage: {error}") from error
+            self._create_bucket()
+        except BotoCoreError as error:
+            raise Unavailable(f"object storage: {error}") from error
+
+    def _create_bucket(self) -> None:
+        try:
+            self._client.create_bucket(Bucket=self._bucket)
+        except ClientError as error:
+            if error.response["Error"]["Code"] not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
+                raise Unavailable(f"object storage: {error}") from error
+        except BotoCoreError as error:
+            raise Unavailable(f"object storage: {error}") from error
+
+    def ping(self) -> None:
+        """Raises Unavailable unless the bucket can be reached; a good answer is believed for two seconds."""
+        with self._health_lock:
+            if time.monotonic() - self._healthy_at < _HEALTH_S:
+                return
+            try:
+                self._client.head_bucket(Bucket=self._bucket)
+            except (ClientError, BotoCoreError) as error:
+                raise Unavailable(f"object storage: {error}") from error
+            self._healthy_at = time.monotonic()
+
+
+def _client(settings: Settings, endpoint: str, timeout_s: float) -> Any:  # noqa: ANN401 - boto3 builds it at run time
+    return boto3.session.Session().client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name=settings.s3_region,
+        aws_access_key_id=settings.s3_access_key,
+        aws_secret_access_key=settings.s3_secret_key.get_secret_value(),
+        config=Config(
+            # Without it boto3 presigns with the old signature on custom endpoints.
+            signature_version="s3v4",
+            s3={"addressing_style": "path"},
+            # boto3's own default adds checksums that several S3-compatible servers refuse.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            connect_timeout=min(timeout_s, 3.0),
+            read_timeout=timeout_s,
+            retries={"total_max_attempts": 1},
+        ),
+    )
+
+
+def _status(error: ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

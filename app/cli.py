@@ -1,0 +1,187 @@
+"""The command `planpaint`."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from app import __version__, logs, settings, wiring
+from app.errors import Misconfigured, PlanpaintError, Unavailable
+from app.launcher.child import EX_CONFIG
+from app.launcher.interrupt import Interrupted, raise_on_signals
+from app.launcher.stack import Stack, running_environment
+from app.settings import PREFIX, Settings
+
+_DATA = click.option(
+    "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=Path("data"), show_default=True
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def cli() -> None:
+    """Serve hybrid AR + diffusion image models: HTTP jobs in, pictures in object storage out."""
+
+
+@cli.command()
+@click.option("--port", type=click.IntRange(1, 65535), help="port of the API  [default: PLANPAINT_API_PORT or 8000]")
+@_DATA
+@click.option("--dit-workers", type=click.IntRange(1, 64), default=1, show_default=True)
+@click.option("--checkpoint", type=click.Path(path_type=Path, file_okay=False), help="default: the demo checkpoint")
+def up(port: int | None, data_dir: Path, dit_workers: int, checkpoint: Path | None) -> None:
+    """Run the whole stack in the foreground until Ctrl-C."""
+    overrides = {PREFIX + "API_PORT": str(port)} if port else {}
+    if checkpoint:
+        overrides[PREFIX + "CHECKPOINT"] = str(checkpoint.absolute())
+    raise_on_signals()
+    try:
+        with Stack(data_dir, overrides=overrides, dit_workers=dit_workers, say=_say) as stack:
+            click.echo(f"ready {stack.api_url}")
+            while True:
+                stack.revive()
+                time.sleep(0.5)
+    except Interrupted:
+        return
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _role(name: str) -> Settings:
+    effective = settings.load()
+    logs.configure(effective, name)
+    return effective
+
+
+@cli.command()
+def api() -> None:
+    """Run the HTTP API (gunicorn with gevent)."""
+    effective = settings.load()
+    # A new process image: gevent must patch the standard library before anything has imported it.
+    os.execv(  # noqa: S606 - our own interpreter with our own arguments
+        sys.executable,
+        [
+            sys.executable,
+            "-m",
+            "gunicorn",
+            "api.application:create()",
+            f"--bind={effective.api_host}:{effective.api_port}",
+            f"--workers={effective.api_processes}",
+            "--worker-class=gevent",
+            "--worker-connections=1000",
+            "--timeout=60",
+            "--graceful-timeout=5",
+            "--no-control-socket",
+            "--name=planpaint-api",
+            f"--log-level={effective.log_level}",
+        ],
+    )
+
+
+@cli.command()
+def ar() -> None:
+    """Run one AR worker: plans images in one batch on one device."""
+    from workers import ar as worker
+
+    worker.run(_role("ar"))
+
+
+@cli.command()
+def dit() -> None:
+    """Run one DiT worker: paints one image at a time on one device."""
+    from workers import dit as worker
+
+    worker.run(_role("dit"))
+
+
+@cli.command()
+def courier() -> None:
+    """Run the courier: delivers webhooks."""
+    from workers import courier as worker
+
+    worker.run(_role("courier"))
+
+
+@cli.command()
+def sweeper() -> None:
+    """Run the sweeper: recovers the work of dead workers."""
+    from workers import sweeper as worker
+
+    worker.run(_role("sweeper"))
+
+
+@cli.group()
+def config() -> None:
+    """Settings."""
+
+
+@config.command("show")
+@click.option("--json", "as_json", is_flag=True, help="one JSON object")
+def config_show(as_json: bool) -> None:
+    """Print the effective settings, secrets masked."""
+    shown = settings.load().shown()
+    if as_json:
+        click.echo(json.dumps(shown, indent=1))
+        return
+    for name, value in shown.items():
+        click.echo(f"{PREFIX}{name.upper()}={'' if value is None else value}")
+
+
+@cli.command("webhook-secret")
+@_DATA
+def webhook_secret(data_dir: Path) -> None:
+    """Print the secret that receivers verify webhooks with."""
+    environment = running_environment(data_dir) | {n: v for n, v in os.environ.items() if n.startswith(PREFIX)}
+    effective = settings.load(environment)
+    try:
+        click.echo(wiring.webhook_secret(effective, wiring.api_client(effective)))
+    except Unavailable as error:
+        raise Misconfigured(
+            f"no Redis answers ({error}); start the stack, name its --data-dir, or set {PREFIX}REDIS_URL"
+        ) from error
+
+
+@cli.command("make-checkpoint")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+def make_checkpoint(folder: Path) -> None:
+    """Write a tiny random checkpoint of the real classes, for tests."""
+    from app import tiny_checkpoint
+
+    tiny_checkpoint.make(folder)
+
+
+@cli.command()
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("out/demo"), show_default=True)
+def demo(out: Path) -> None:
+    """Start the stack, draw eight pictures, show them, stop the stack."""
+    from app import demo as module
+
+    raise_on_signals()
+    sys.exit(0 if module.run(out) else 1)
+
+
+def main() -> NoReturn:
+    """Run the command; an error that was foreseen is one sentence on stderr."""
+    try:
+        cli.main(standalone_mode=False)
+    except Misconfigured as error:
+        _say(f"planpaint: {error}")
+        sys.exit(EX_CONFIG)
+    except PlanpaintError as error:
+        _say(f"planpaint: {error}")
+        sys.exit(1)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, Interrupted):
+        sys.exit(130)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The Redis client, and the one place where its errors become ours."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import redis
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import (
+    BusyLoadingError,
+    ConnectionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+    TimeoutError,
+)
+from redis.retry import Retry
+
+from app.errors import Unavailable
+from app.settings import Settings
+
+#: redis-py types each reply as the union over all protocols and decoders, so that no command could be used unchecked.
+Client: TypeAlias = Any
+
+#: Replies that mean "not now": disk full, failover, too few replicas.
+_TRANSIENT_REPLIES = ("MISCONF", "OOM", "READONLY", "LOADING", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "UNKILLABLE")
+
+
+def connect(settings: Settings, *, timeout_s: float = 1.0) -> Client:
+    """A client for short commands.
+
+    Every script of ours may run twice without harm, so one retry after a lost reply is safe. With it a call takes at
+    most about 2 x timeout_s when Redis hangs, and fails at once when Redis is down.
+    """
+    return redis.Redis.from_url(
+        settings.redis_url.get_secret_value(),
+        socket_timeout=timeout_s,
+        socket_connect_timeout=1.0,
+        socket_keepalive=True,
+        health_check_interval=15,
+        retry=Retry(ExponentialBackoff(cap=0.2, base=0.05), 1),
+        client_name="planpaint",
+    )
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn an unreachable or refusing server into Unavailable; a wrong command stays a bug."""
+    try:
+        yield
+    except (ConnectionError, TimeoutError, BusyLoadingError, OutOfMemoryError, ReadOnlyError) as error:
+        raise Unavailable(f"redis: {error}") from error
+    except ResponseError as error:
+        if str(error).startswith(_TRANSIENT_REPLIES):
+            raise Unavailable(f"redis: {error}") from error
+        raise

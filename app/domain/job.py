@@ -1,0 +1,100 @@
+"""A job as its caller sees it: what was asked for, and the images it became."""
+
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.domain.sizes import Grid, Size
+from app.domain.states import TERMINAL, ImageState, JobStatus, job_status
+
+#: Seeds are unsigned 32-bit, so that every generator of the field takes them.
+SEED_LIMIT = 2**32
+
+
+def new_job_id() -> str:
+    """128 random bits: ids are unguessable, and no two submissions share one."""
+    return f"job_{secrets.token_hex(16)}"
+
+
+def image_seed(job_seed: int, index: int) -> int:
+    """The seed of image `index`; its AR sampling and its initial latents follow from this number alone."""
+    return (job_seed + index) % SEED_LIMIT
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Everything that decides what the pictures look like."""
+
+    prompt: str
+    size: Size
+    n: int
+    seed: int
+    steps: int
+    guidance_scale: float
+    temperature: float
+    top_p: float
+    output_format: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """A committed picture in object storage. Its bytes never change."""
+
+    key: str
+    content_type: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One picture of a job. Times are Redis server time in milliseconds since the epoch; None: not yet."""
+
+    index: int
+    state: ImageState
+    seed: int
+    step: int = 0
+    ar_attempts: int = 0
+    dit_attempts: int = 0
+    planning_at: int | None = None
+    planned_at: int | None = None
+    painting_at: int | None = None
+    completed_at: int | None = None
+    ar_ms: int | None = None
+    dit_ms: int | None = None
+    prior_grid: Grid | None = None
+    stored: StoredObject | None = None
+    failure: Failure | None = None
+
+    @property
+    def stage(self) -> str:
+        """`ar` until the prior tokens are stored, `dit` afterwards."""
+        return "ar" if self.prior_grid is None else "dit"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a caller submitted, with its images. Times as in Image."""
+
+    id: str
+    parameters: Parameters
+    created_at: int
+    images: tuple[Image, ...]
+    webhook_url: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    started_at: int | None = None
+    completed_at: int | None = None
+
+    @property
+    def status(self) -> JobStatus:
+        return job_status([image.state for image in self.images], started=self.started_at is not None)
+
+    @property
+    def done(self) -> bool:
+        return all(image.state in TERMINAL for image in self.images)

@@ -1,0 +1,166 @@
+"""The whole stack: which children there are, in which order they start and stop, and when it is ready."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+import requests
+
+from app import settings as settings_module
+from app import wiring
+from app.errors import Misconfigured, PlanpaintError, Unavailable
+from app.launcher import embedded
+from app.launcher.child import Child
+from app.launcher.ports import is_free
+from app.settings import PREFIX, Settings
+
+#: Longest wait for everything to be ready, seconds; a large checkpoint takes minutes to load.
+READY_S = 900.0
+#: Everything is stopped within this time, seconds.
+STOP_S = 14.0
+#: Of which the servers get what the roles leave, but at least this.
+_SERVERS_STOP_S = 4.0
+
+Say = Callable[[str], None]
+
+
+class Stack:
+    """Starts children in order, revives those that die, stops them in reverse. Use as a context manager."""
+
+    def __init__(
+        self, data: Path, *, overrides: Mapping[str, str], dit_workers: int, say: Say, ar_workers: int = 1
+    ) -> None:
+        self._data = data.absolute()
+        self._logs = self._data / "logs"
+        self._overrides = dict(overrides)
+        self._counts = {"ar": ar_workers, "dit": dit_workers}
+        self._say = say
+        self._servers: list[Child] = []
+        self._roles: list[Child] = []
+        self.settings: Settings
+
+    @property
+    def children(self) -> list[Child]:
+        return [*self._servers, *self._roles]
+
+    def __enter__(self) -> "Stack":
+        self._logs.mkdir(parents=True, exist_ok=True)
+        self._data.chmod(0o700)
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _start(self) -> None:
+        environment = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)} | self._overrides
+        environment |= self._start_servers(environment)
+        self.settings = settings_module.load(environment)
+        if not is_free(self.settings.api_port, self.settings.api_host):
+            raise Misconfigured(f"port {self.settings.api_port} of {self.settings.api_host} is taken; choose another")
+        embedded.write_private(self._data / "runtime.json", json.dumps(environment, indent=1))
+        self._wait("object storage", self._bucket_ready)
+        for role in ("sweeper", "courier", "ar", "dit", "api"):
+            for number in range(self._counts.get(role, 1)):
+                self._roles.append(self._role(role, number, environment))
+                self._roles[-1].start()
+        self._wait("the API and all workers", self._roles_ready)
+
+    def _start_servers(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Start the servers that no setting names; returns the settings that name them."""
+        named: dict[str, str] = {}
+        needs_redis, needs_s3 = PREFIX + "REDIS_URL" not in environment, PREFIX + "S3_ENDPOINT" not in environment
+        if not (needs_redis or needs_s3):
+            return named
+        credentials = embedded.Credentials.load(self._data)
+        if needs_redis:
+            self._servers.append(embedded.valkey(self._data, self._logs, credentials))
+            named[PREFIX + "REDIS_URL"] = embedded.redis_url(credentials)
+        if needs_s3:
+            self._servers.append(embedded.seaweedfs(self._data, self._logs, credentials))
+            named[PREFIX + "S3_ENDPOINT"] = f"http://127.0.0.1:{credentials.s3_ports[0]}"
+            named[PREFIX + "S3_ACCESS_KEY"] = credentials.s3_access_key
+            named[PREFIX + "S3_SECRET_KEY"] = credentials.s3_secret_key
+        for server in self._servers:
+            server.start()
+        if needs_redis:
+            self._wait("valkey", lambda: embedded.redis_answers(named[PREFIX + "REDIS_URL"]))
+        return named
+
+    def _role(self, role: str, number: int, environment: Mapping[str, str]) -> Child:
+        name = f"{role}-{number}" if self._counts.get(role, 1) > 1 else role
+        command = [sys.executable, "-m", "app.cli", role]
+        return Child(name, command, environment=dict(environment), log=self._logs / f"{name}.log")
+
+    def _bucket_ready(self) -> bool:
+        try:
+            wiring.worker_blobs(self.settings).ensure_bucket()
+        except Unavailable:
+            return False
+        return True
+
+    def _roles_ready(self) -> bool:
+        try:
+            answer = requests.get(f"{self.api_url}/readyz", timeout=2)
+            workers = wiring.registry(wiring.api_client(self.settings)).list()
+        except (requests.exceptions.RequestException, PlanpaintError):
+            return False
+        ready = {worker.pid for worker in workers if worker.state in ("ready", "busy")}
+        return answer.status_code == 200 and all(
+            child.pid in ready for child in self._roles if not child.name.startswith("api")
+        )
+
+    @property
+    def api_url(self) -> str:
+        host = self.settings.api_host
+        return f"http://{'127.0.0.1' if host in ('0.0.0.0', '::', '') else host}:{self.settings.api_port}"  # noqa: S104
+
+    def _wait(self, what: str, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + READY_S
+        while not ready():
+            for child in self.children:
+                if child.misconfigured:
+                    raise Misconfigured(child.last_line() or f"{child.name} cannot run as configured")
+            self.revive()
+            if time.monotonic() > deadline:
+                raise Misconfigured(f"{what} was not ready within {READY_S:g} s; see the logs in {self._logs}")
+            time.sleep(0.05)
+
+    def revive(self) -> None:
+        """Restart children that died; call it about every second."""
+        for child in self.children:
+            if line := child.revive():
+                self._say(line)
+
+    def stop(self) -> None:
+        """Stop the roles, which finish or give back their work, then the servers that they need for it."""
+        start = time.monotonic()
+        for child in self._roles:
+            child.terminate()
+        for child in self._roles:
+            child.finish(start + STOP_S - _SERVERS_STOP_S)
+        for child in self._servers:
+            child.terminate()
+        for child in self._servers:
+            child.finish(start + STOP_S)
+        (self._data / "runtime.json").unlink(missing_ok=True)
+
+
+def running_environment(data: Path) -> dict[str, str]:
+    """The settings of the stack that runs in this data folder; empty when none does."""
+    path = data / "runtime.json"
+    try:
+        values: dict[str, str] = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return values

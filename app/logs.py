@@ -1,0 +1,42 @@
+"""One log format for every process: JSON lines on stderr, or readable ones."""
+
+import logging
+import sys
+
+import structlog
+
+from app.settings import Settings
+
+
+def configure(settings: Settings, role: str) -> None:
+    """Route structlog and the standard library's loggers through one handler, each line naming the role."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    renderer: list[structlog.typing.Processor] = (
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        if settings.log_format == "json"
+        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer]
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(settings.log_level.upper())
+    # These say more on "info" than an operator wants, some of them with request contents.
+    for chatty in ("botocore", "boto3", "urllib3", "kombu", "amqp", "httpx", "celery.redirected"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    structlog.contextvars.bind_contextvars(role=role)

@@ -1,0 +1,85 @@
+"""The DiT queue: Celery carries a hint per planned image. JSON only, no result backend, late ack, prefetch 1.
+
+Celery on Redis pops a message before it records it, so a kill in between loses the message; with acks a second later
+it may also deliver twice. Both are harmless here: the sweeper hints again, and the lease refuses a second worker.
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+import celery
+from kombu import Queue
+from kombu.exceptions import OperationalError
+
+from app import keys
+from app.domain.messages import SCHEMA, DitTask
+from app.errors import Unavailable
+from app.settings import Settings
+
+PAINT = "planpaint.paint"
+
+#: Redelivery after this long is only a second safety net behind the sweeper, seconds.
+_VISIBILITY_S = 3600
+
+
+def make_celery(settings: Settings) -> celery.Celery:
+    """The Celery application, configured from our settings alone."""
+    application = celery.Celery("planpaint", broker=settings.redis_url.get_secret_value(), set_as_current=False)
+    application.conf.update(
+        task_queues=[Queue(keys.DIT_QUEUE)],
+        task_default_queue=keys.DIT_QUEUE,
+        task_create_missing_queues=False,
+        task_serializer="json",
+        result_serializer="json",
+        accept_content=["json"],
+        result_accept_content=["json"],
+        task_ignore_result=True,
+        result_backend=None,
+        task_acks_late=True,
+        task_reject_on_worker_lost=False,
+        worker_prefetch_multiplier=1,
+        worker_concurrency=1,
+        worker_pool="solo",
+        worker_enable_remote_control=False,
+        worker_hijack_root_logger=False,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_connection_retry=True,
+        broker_transport_options={
+            "global_keyprefix": keys.PREFIX,
+            "visibility_timeout": _VISIBILITY_S,
+            "unacked_restore_interval": 5,
+            "unacked_restore_throttle": 1,
+            "socket_timeout": 10,
+            "socket_connect_timeout": 3,
+            "socket_keepalive": True,
+            "health_check_interval": 15,
+            "client_name": "planpaint-celery",
+        },
+    )
+    return application
+
+
+class DitQueue:
+    """Publishes hints. A lost one costs latency only, so publishing never retries for long."""
+
+    def __init__(self, application: celery.Celery) -> None:
+        self._application = application
+
+    def publish(self, task: DitTask) -> None:
+        try:
+            self._application.send_task(
+                PAINT, kwargs=asdict(task), queue=keys.DIT_QUEUE, ignore_result=True, retry=False
+            )
+        except OperationalError as error:
+            raise Unavailable(f"celery broker: {error}") from error
+
+
+def parse_task(values: dict[str, Any]) -> DitTask | None:
+    """Read a hint's arguments; None for one that is malformed or of a newer schema."""
+    try:
+        task = DitTask(job_id=str(values["job_id"]), index=int(values["index"]), schema=int(values["schema"]))
+    except (KeyError, TypeError, ValueError):
+        return None
+    return task if task.schema <= SCHEMA else None

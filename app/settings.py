@@ -1,0 +1,132 @@
+"""Settings: read once from PLANPAINT_* variables, checked, frozen. A wrong or unknown one refuses to start."""
+
+import os
+import socket
+from collections.abc import Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from app.checkpoint import DEMO
+from app.domain.sizes import MAX_SIDE, Size
+from app.errors import Misconfigured
+
+PREFIX = "PLANPAINT_"
+
+
+class Settings(BaseSettings):
+    """Every field can be set by PLANPAINT_<FIELD>; `planpaint config show` prints the effective ones."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
+
+    # --- servers
+    redis_url: SecretStr = Field(SecretStr("redis://127.0.0.1:6379/0"), description="Redis or Valkey >= 7.0")
+    s3_endpoint: str = Field("http://127.0.0.1:8333", description="S3 endpoint that the processes use")
+    s3_public_endpoint: str | None = Field(None, description="S3 endpoint in presigned URLs; default: s3_endpoint")
+    s3_region: str = "us-east-1"
+    s3_bucket: str = "planpaint"
+    s3_access_key: str = "planpaint"
+    s3_secret_key: SecretStr = SecretStr("planpaint")
+    presign_s: int = Field(300, ge=10, le=604_800, description="life of a presigned URL, seconds")
+
+    # --- API
+    api_host: str = "127.0.0.1"
+    api_port: int = Field(8000, ge=1, le=65535)
+    public_url: str | None = Field(None, description="how callers reach the API; default: http://host:port")
+    api_processes: int = Field(1, ge=1, le=64, description="gunicorn worker processes")
+    max_body_bytes: int = Field(1024 * 1024, ge=1024)
+    max_pixels: int = Field(MAX_SIDE * MAX_SIDE, ge=1024, le=MAX_SIDE * MAX_SIDE, description="area cap, width*height")
+    max_prompt_chars: int = Field(4000, ge=1, le=100_000)
+    max_prompt_tokens: int = Field(1024, ge=64, le=8192, description="prompt with its template, AR tokens")
+    default_size: str = Field("1024x1024", description="size of a request that names none")
+    default_steps: int = Field(30, ge=1, le=100)
+
+    # --- model and devices
+    checkpoint: Path = Field(DEMO, description="folder laid out as GLM-Image is published")
+    device: Literal["auto", "cpu", "cuda", "npu"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    threads: int = Field(0, ge=0, description="torch CPU threads of a worker; 0: torch's own choice")
+    ar_slots: int = Field(16, ge=1, le=1024, description="rows in an AR worker's batch")
+
+    # --- reliability (seconds)
+    lease_s: float = Field(10.0, ge=0.5, le=3600, description="a dead worker's image moves on after this long")
+    hint_s: float = Field(5.0, ge=0.1, le=3600, description="a waiting image whose hint is lost is hinted again after")
+    sweep_s: float = Field(1.0, ge=0.05, le=60)
+    max_attempts: int = Field(3, ge=1, le=100, description="per stage of one image")
+    stop_grace_s: float = Field(10.0, ge=0, le=3600, description="a stopping worker finishes work for this long")
+
+    # --- webhooks
+    webhook_secret: SecretStr | None = Field(None, description="whsec_...; default: drawn once and kept in Redis")
+    webhook_allow: str = Field("", description="comma-separated CIDRs that may be reached, also by plain http")
+    webhook_timeout_s: float = Field(15.0, gt=0, le=60)
+
+    # --- logs
+    log_format: Literal["json", "console"] = "json"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("checkpoint")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @field_validator("webhook_allow")
+    @classmethod
+    def _cidrs(cls, value: str) -> str:
+        _networks(value)
+        return value
+
+    @field_validator("default_size")
+    @classmethod
+    def _size(cls, value: str) -> str:
+        return str(Size.parse(value))
+
+    @field_validator("public_url", "s3_endpoint", "s3_public_endpoint")
+    @classmethod
+    def _no_slash(cls, value: str | None) -> str | None:
+        return value.rstrip("/") if value else value
+
+    @property
+    def base_url(self) -> str:
+        """Where callers reach the API; the start of every URL that we hand out."""
+        return self.public_url or f"http://{self.api_host}:{self.api_port}"
+
+    @property
+    def webhook_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
+        return _networks(self.webhook_allow)
+
+    @property
+    def public_endpoint(self) -> str:
+        return self.s3_public_endpoint or self.s3_endpoint
+
+    def shown(self) -> dict[str, Any]:
+        """All effective settings with the secrets masked."""
+        return self.model_dump(mode="json")
+
+
+def _networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
+
+
+def load(environment: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings from the process environment; raises Misconfigured with one sentence a wrong value."""
+    names = os.environ if environment is None else environment
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    unknown = sorted(name for name in names if name.upper().startswith(PREFIX) and name.upper() not in known)
+    if unknown:
+        raise Misconfigured(f"unknown settings: {', '.join(unknown)}")
+    try:
+        if environment is None:
+            return Settings()
+        values = {n.upper().removeprefix(PREFIX).lower(): v for n, v in names.items() if n.upper().startswith(PREFIX)}
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        problems = "; ".join(f"{PREFIX}{str(e['loc'][0]).upper()}: {e['msg']}" for e in error.errors())
+        raise Misconfigured(problems) from error
+
+
+def worker_name(role: str) -> str:
+    """Unique among all processes of all hosts, and readable in logs."""
+    return f"{role}-{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}"

@@ -1,0 +1,81 @@
+"""How jobs and images are written in Redis hashes, and read back."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from app.domain.job import Failure, Image, Job, Parameters, StoredObject
+from app.domain.sizes import Grid, Size
+from app.domain.states import ImageState
+
+#: Fields of an image hash that make an Image; the prior bytes stay where they are.
+IMAGE_FIELDS = (
+    "state",
+    "seed",
+    "step",
+    "ar_attempts",
+    "dit_attempts",
+    "planning_at",
+    "planned_at",
+    "painting_at",
+    "completed_at",
+    "prior_height",
+    "prior_width",
+    "object_key",
+    "content_type",
+    "bytes",
+    "sha256",
+    "error_code",
+    "error_message",
+)
+
+
+def dump_request(parameters: Parameters, metadata: dict[str, Any]) -> str:
+    values = asdict(parameters) | {"size": str(parameters.size)}
+    return json.dumps({"parameters": values, "metadata": metadata}, ensure_ascii=True, allow_nan=False)
+
+
+def load_parameters(request: bytes) -> Parameters:
+    values = json.loads(request)["parameters"]
+    return Parameters(**(values | {"size": Size.parse(values["size"])}))
+
+
+def load_job(job_id: str, fields: Mapping[bytes, bytes], images: Sequence[Sequence[bytes | None]]) -> Job:
+    webhook_url = fields.get(b"webhook_url")
+    return Job(
+        id=job_id,
+        parameters=load_parameters(fields[b"request"]),
+        created_at=int(fields[b"created_at"]),
+        images=tuple(_load_image(index, values) for index, values in enumerate(images)),
+        webhook_url=webhook_url.decode() if webhook_url else None,
+        metadata=json.loads(fields[b"request"])["metadata"],
+        started_at=_number(fields.get(b"started_at")),
+        completed_at=_number(fields.get(b"completed_at")),
+    )
+
+
+def _load_image(index: int, values: Sequence[bytes | None]) -> Image:
+    record = dict(zip(IMAGE_FIELDS, values, strict=True))
+    text = {name: value.decode() for name, value in record.items() if value is not None}
+    return Image(
+        index=index,
+        state=ImageState(text["state"]),
+        seed=int(text["seed"]),
+        step=int(text["step"]),
+        ar_attempts=int(text["ar_attempts"]),
+        dit_attempts=int(text["dit_attempts"]),
+        planning_at=_number(record["planning_at"]),
+        planned_at=_number(record["planned_at"]),
+        painting_at=_number(record["painting_at"]),
+        completed_at=_number(record["completed_at"]),
+        prior_grid=Grid(int(text["prior_height"]), int(text["prior_width"])) if "prior_height" in text else None,
+        stored=StoredObject(text["object_key"], text["content_type"], int(text["bytes"]), text["sha256"])
+        if "object_key" in text
+        else None,
+        failure=Failure(text["error_code"], text["error_message"]) if "error_code" in text else None,
+    )
+
+
+def _number(value: bytes | None) -> int | None:
+    return None if value is None else int(value)

@@ -1,0 +1,47 @@
+"""Loads the named Lua scripts. The state table travels in front of them, so that Python and Lua share one."""
+
+from importlib.resources import files
+from typing import Any
+
+from app import keys
+from app.connect import Client
+from app.domain.messages import ImageRef
+from app.domain.states import TABLE
+
+#: Scripts that move one image share the KEYS and the helpers of prelude.lua.
+IMAGE_SCRIPTS = ("claim", "hand_over", "renew", "commit", "give_back", "cancel", "sweep")
+OTHER_SCRIPTS = ("submit", "outbox_take", "outbox_settle", "beat")
+
+
+def _source(name: str) -> str:
+    return files("app.store").joinpath("scripts", f"{name}.lua").read_text("utf-8")
+
+
+def _table() -> str:
+    cells = ", ".join(f"['{state}>{move}'] = '{target}'" for (state, move), target in TABLE.items())
+    return f"local TABLE = {{{cells}}}\n"
+
+
+class Scripts:
+    """Runs a script by its name; a server that forgot it (restart, SCRIPT FLUSH) is taught again by the client."""
+
+    def __init__(self, client: Client) -> None:
+        prelude = _table() + _source("prelude")
+        self._scripts = {name: client.register_script(prelude + _source(name)) for name in IMAGE_SCRIPTS}
+        self._scripts |= {name: client.register_script(_source(name)) for name in OTHER_SCRIPTS}
+
+    def run(self, name: str, *, keys: list[str], args: list[Any]) -> Any:  # noqa: ANN401 - each script's own reply
+        return self._scripts[name](keys=keys, args=args)
+
+    def on_image(self, name: str, ref: ImageRef, *args: str | float | bytes) -> Any:  # noqa: ANN401
+        image_keys = [
+            keys.image(ref.job_id, ref.index),
+            keys.job(ref.job_id),
+            keys.DUE,
+            keys.events(ref.job_id),
+            keys.OUTBOX,
+            keys.AR_STREAM,
+            keys.DIT_LIST,
+            keys.STATS,
+        ]
+        return self.run(name, keys=image_keys, args=[str(ref), *args])

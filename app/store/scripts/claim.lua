@@ -1,0 +1,24 @@
+-- Take the lease of one image for AR (move "plan") or DiT (move "paint").
+-- ARGV[2] move  ARGV[3] claim token, unique for each call  ARGV[4] lease ms  ARGV[5] stream entry id, AR only
+-- Returns {fence, request JSON, seed, prior bytes, prior height, prior width}, or {} when the image is not to be had.
+local move, token, lease, entry = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local stage = move == 'plan' and 'ar' or 'dit'
+
+local replayed = state and get('owner') == token
+if not replayed then
+  local new_state = target(move)
+  if not new_state or (stage == 'ar' and get('entry') ~= entry) then
+    if stage == 'ar' then
+      redis.call('XACK', ar, 'ar', entry)
+      redis.call('XDEL', ar, entry)
+    end
+    return {}
+  end
+  redis.call('HINCRBY', image, 'fence', 1)
+  redis.call('HINCRBY', image, stage .. '_attempts', 1)
+  redis.call('HSET', image, 'owner', token, 'step', 0)
+  redis.call('HSETNX', job, 'started_at', now)
+  enter(new_state, now + lease)
+end
+return {tonumber(get('fence')), redis.call('HGET', job, 'request'), get('seed'),
+  get('prior') or '', get('prior_height') or '', get('prior_width') or ''}

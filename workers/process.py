@@ -1,0 +1,38 @@
+"""What every worker process does alike: stop in good order on TERM and INT, and wait out an unreachable server."""
+
+import signal
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import structlog
+
+from app.errors import Unavailable
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+#: First and longest pause between tries of an unreachable server, seconds.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+
+
+def stop_on_signals() -> threading.Event:
+    """An event that TERM or INT sets. Call from the main thread."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+def patiently(call: Callable[[], T], stop: threading.Event) -> T:
+    """Repeat `call` until the server answers. Raises Unavailable only when `stop` is set meanwhile."""
+    pause = _FIRST_PAUSE_S
+    while True:
+        try:
+            return call()
+        except Unavailable as error:
+            log.warning("waiting", error=str(error), pause_s=pause)
+            if stop.wait(pause):
+                raise
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
