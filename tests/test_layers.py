@@ -1,0 +1,117 @@
+"""The floors of ARCHITECTURE.md, checked by reading every import, also those inside functions and under `if`."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+#: Module prefix -> floor; the longest prefix that fits counts. Imports go down only.
+FLOORS = {
+    "app": 0,
+    "app.domain": 0,
+    "app.errors": 0,
+    "app.settings": 1,
+    "app.checkpoint": 1,
+    "app.keys": 1,
+    "app.connect": 1,
+    "app.logs": 1,
+    "app.store": 2,
+    "app.queues": 2,
+    "app.blobs": 2,
+    "app.webhooks": 2,
+    "app.metrics": 2,
+    "app.views": 2,
+    "app.ar": 2,
+    "app.dit": 2,
+    "app.devices": 2,
+    "app.tiny_checkpoint": 2,
+    "app.service": 3,
+    "app.wiring": 4,
+    "api": 5,
+    "workers": 5,
+    "app.launcher": 6,
+    "app.demo": 6,
+    "app.cli": 6,
+}
+#: Floors on which modules may use one another.
+OPEN_FLOORS = {0, 1, 6}
+TORCH = {"torch", "torch_npu", "transformers", "diffusers"}
+MAY_USE_TORCH = ("app.ar", "app.dit", "app.devices", "app.tiny_checkpoint", "workers.ar", "workers.dit")
+ENGINES = ("app.ar", "app.dit")
+
+
+def _module(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _unit(module: str) -> str:
+    """The row of FLOORS that a module belongs to."""
+    fitting = [prefix for prefix in FLOORS if module == prefix or module.startswith(prefix + ".")]
+    assert fitting, f"{module} has no floor; add it to FLOORS and to ARCHITECTURE.md"
+    return max(fitting, key=len)
+
+
+def _imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+MODULES = {_module(path): _imports(path) for top in ("app", "api", "workers") for path in (ROOT / top).rglob("*.py")}
+OURS = ("app", "api", "workers")
+
+
+def violations(modules: dict[str, set[str]]) -> list[str]:
+    found = []
+    for module, imports in modules.items():
+        mine = _unit(module)
+        for name in imports:
+            top = name.split(".")[0]
+            if top in TORCH and not module.startswith(MAY_USE_TORCH):
+                found.append(f"{module} imports {name}")
+            if top not in OURS:
+                continue
+            theirs = _unit(name)
+            below = FLOORS[theirs] < FLOORS[mine]
+            same = theirs == mine or (FLOORS[theirs] == FLOORS[mine] and FLOORS[mine] in OPEN_FLOORS)
+            if not (below or same):
+                found.append(f"{module} (floor {FLOORS[mine]}) imports {name} (floor {FLOORS[theirs]})")
+            if theirs in ENGINES and mine not in (theirs, "workers"):
+                found.append(f"{module} imports the engine {name}")
+    return found
+
+
+def test_imports_go_down_only():
+    assert violations(MODULES) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("app.domain.job", "app.store.jobs"),
+        ("app.store.jobs", "app.queues.ar_stream"),
+        ("api.jobs", "workers.ar"),
+        ("api.jobs", "torch"),
+        ("app.service", "app.dit.engine"),
+        ("app.ar.engine", "app.dit.engine"),
+    ],
+)
+def test_the_rule_can_fail(module, name):
+    assert violations({module: {name}})
+
+
+def test_the_domain_uses_the_standard_library_alone():
+    import sys
+
+    for module, imports in MODULES.items():
+        if module.startswith("app.domain"):
+            tops = {name.split(".")[0] for name in imports}
+            assert tops <= set(sys.stdlib_module_names) | {"app"}, module
