@@ -84,7 +84,8 @@ class Stages:
 
     def release(self, lease: Lease) -> None:
         """Give unfinished work back when stopping, so that another worker takes it at once."""
-        self._store.release(lease)
+        if self._store.release(lease) is ImageState.PLANNED:
+            self._hint_dit(lease.ref)
 
     def sweep(self) -> int:
         """Put right every image whose lease lapsed or whose hint may be lost; returns how many were moved."""

@@ -134,9 +134,9 @@ class JobStore:
         if not kept:
             raise LostLease(str(lease.ref))
 
-    def release(self, lease: Lease) -> None:
+    def release(self, lease: Lease) -> ImageState | None:
         """Give the work back in good order: it moves to the last stored stage and no attempt is counted."""
-        self._give_back(lease, "release", "", "")
+        return self._give_back(lease, "release", "", "")
 
     def retry(self, lease: Lease, code: str, message: str) -> ImageState | None:
         """End a failed attempt that may be repeated; past the limit the image fails with this reason."""

@@ -1,0 +1,59 @@
+import pytest
+
+from app.errors import Misconfigured
+from app.settings import Settings, load
+
+
+def test_defaults_are_for_one_laptop():
+    settings = load({})
+    assert settings.api_host == "127.0.0.1"
+    assert settings.checkpoint.name == "demo"
+    assert settings.base_url == "http://127.0.0.1:8000"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PLANPAINT_API_PORT", "0"),
+        ("PLANPAINT_API_PORT", "many"),
+        ("PLANPAINT_LEASE_S", "nan"),
+        ("PLANPAINT_DEVICE", "tpu"),
+        ("PLANPAINT_WEBHOOK_ALLOW", "10.0.0.0/33"),
+        ("PLANPAINT_DEFAULT_SIZE", "big"),
+        ("PLANPAINT_PRESIGN_S", "604801"),
+    ],
+)
+def test_a_wrong_value_names_its_variable(name, value):
+    with pytest.raises(Misconfigured, match=name):
+        load({name: value})
+
+
+def test_an_unknown_variable_is_a_typo_and_refused():
+    with pytest.raises(Misconfigured, match="PLANPAINT_API_PROT"):
+        load({"PLANPAINT_API_PROT": "8000"})
+    assert load({"OTHER": "x"})
+
+
+def test_secrets_are_masked():
+    settings = load({"PLANPAINT_REDIS_URL": "redis://:hunter2@h/0", "PLANPAINT_S3_SECRET_KEY": "hunter2"})
+    assert "hunter2" not in str(settings.shown())
+    assert "hunter2" not in repr(settings)
+    assert settings.redis_url.get_secret_value() == "redis://:hunter2@h/0"
+
+
+def test_settings_do_not_change():
+    with pytest.raises(ValueError, match="frozen"):
+        load({}).api_port = 1  # type: ignore[misc]
+
+
+def test_networks_are_read():
+    networks = load({"PLANPAINT_WEBHOOK_ALLOW": "127.0.0.0/8, ::1/128"}).webhook_networks
+    assert [str(network) for network in networks] == ["127.0.0.0/8", "::1/128"]
+
+
+def test_every_setting_is_in_the_readme():
+    from pathlib import Path
+
+    text = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+    missing = [name for name in Settings.model_fields if f"PLANPAINT_{name.upper()}" not in text]
+    assert missing == []

@@ -1,0 +1,138 @@
+import socket
+import threading
+from ipaddress import ip_network
+
+import pytest
+from standardwebhooks import Webhook, WebhookVerificationError
+from werkzeug import Request, Response
+
+from app.errors import Misconfigured
+from app.webhooks.sender import WebhookSender
+from app.webhooks.signing import check_secret, headers, new_secret
+
+LOOPBACK = (ip_network("127.0.0.0/8"),)
+
+
+@pytest.fixture
+def sender():
+    return WebhookSender(LOOPBACK, timeout_s=1.0)
+
+
+def test_what_is_sent_verifies_by_the_standard_library(sender, httpserver):
+    secret, seen = new_secret(), []
+
+    def receive(request: Request) -> Response:
+        seen.append(Webhook(secret).verify(request.get_data(as_text=True), dict(request.headers)))
+        return Response(status=204)
+
+    httpserver.expect_request("/hook", method="POST").respond_with_handler(receive)
+    body = '{"type":"image.completed"}'
+    assert sender.send(httpserver.url_for("/hook"), headers(secret, "evt_1_1", body), body).delivered
+    assert seen == [{"type": "image.completed"}]
+
+
+def test_another_secret_or_another_body_does_not_verify():
+    secret = new_secret()
+    signed = headers(secret, "evt_1_1", "{}")
+    for key, body in ((new_secret(), "{}"), (secret, '{"a":1}')):
+        with pytest.raises(WebhookVerificationError):
+            Webhook(key).verify(body, signed)
+
+
+@pytest.mark.parametrize(
+    ("status", "delivered", "final"),
+    [
+        (200, True, False),
+        (204, True, False),
+        (301, False, False),
+        (404, False, False),
+        (410, False, True),
+        (500, False, False),
+    ],
+)
+def test_only_2xx_is_success_and_410_ends(sender, httpserver, status, delivered, final):
+    httpserver.expect_request("/hook").respond_with_data(status=status, headers={"Location": httpserver.url_for("/x")})
+    outcome = sender.send(httpserver.url_for("/hook"), {}, "{}")
+    assert (outcome.delivered, outcome.final, outcome.status) == (delivered, final, status)
+    assert len(httpserver.log) == 1, "a redirect was followed"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:{port}/",
+        "http://localhost:{port}/",
+        "http://[::1]:{port}/",
+        "http://[::ffff:127.0.0.1]:{port}/",
+        "http://2130706433:{port}/",
+        "http://0x7f000001:{port}/",
+        "http://0.0.0.0:{port}/",
+        "https://127.0.0.1:{port}/",
+        "https://169.254.169.254/latest/meta-data",
+        "https://10.0.0.1/",
+        "https://100.64.0.1/",
+        "https://[64:ff9b::7f00:1]/",
+        "http://192.0.2.1/",
+    ],
+)
+def test_without_the_operators_word_nothing_inside_is_reached(httpserver, url):
+    outcome = WebhookSender((), timeout_s=1.0).send(url.format(port=httpserver.port), {}, "{}")
+    assert not outcome.delivered
+    assert outcome.final
+    assert "refused" in outcome.error
+    assert not httpserver.log
+
+
+def test_the_operators_networks_open_nothing_else(sender):
+    for url in ("http://10.1.2.3/", "https://10.1.2.3/", "http://192.0.2.1/", "http://[::1]:80/"):
+        outcome = sender.send(url, {}, "{}")
+        assert outcome.final, url
+        assert "refused" in outcome.error
+
+
+def test_a_silent_receiver_costs_the_timeout_and_no_more(sender):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        outcome = sender.send(f"http://127.0.0.1:{silent.getsockname()[1]}/", {}, "{}")
+    assert not outcome.delivered
+    assert not outcome.final
+
+
+def test_an_endless_answer_is_not_read(sender):
+    sent = 0
+    done = threading.Event()
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+
+        def answer():
+            nonlocal sent
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
+                try:
+                    while not done.is_set():
+                        sent += connection.send(b"x" * 65536)
+                except OSError:
+                    pass
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        outcome = sender.send(f"http://127.0.0.1:{server.getsockname()[1]}/", {}, "{}")
+        done.set()
+        thread.join(5)
+    assert outcome.delivered
+    assert sent < 50_000_000
+
+
+@pytest.mark.parametrize("secret", ["", "whsec_", "whsec_%%%", "whsec_c2hvcnQ="])
+def test_bad_secrets_refuse_to_start(secret):
+    with pytest.raises(Misconfigured, match="PLANPAINT_WEBHOOK_SECRET"):
+        check_secret(secret)
+
+
+def test_a_drawn_secret_is_good():
+    secret = new_secret()
+    assert check_secret(secret) == secret

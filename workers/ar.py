@@ -1,0 +1,162 @@
+"""The AR worker: pulls groups from the stream, decodes them as one batch, hands each row over the moment it is done."""
+
+import threading
+import time
+
+import structlog
+
+from app import wiring
+from app.ar.engine import ArEngine
+from app.ar.request import ArFailure, ArRequest, ArResult
+from app.checkpoint import Checkpoint
+from app.domain.messages import Lease, PlanOrder
+from app.errors import ImageFailed, LostLease, Unavailable
+from app.queues.ar_stream import ArHint, ArStream
+from app.service import Stages
+from app.settings import Settings, worker_name
+from app.store.jobs import JobStore
+from workers.device import WorkerDevice
+from workers.heartbeat import Heartbeat
+from workers.process import patiently, stop_on_signals
+
+log = structlog.get_logger(__name__)
+
+#: An idle worker waits this long for the first hint, and then looks whether it should stop.
+_BLOCK_MS = 500
+#: A busy worker looks for more this often, seconds: often enough for a newcomer, rare enough for the running rows.
+_POLL_S = 0.02
+#: Pause while Redis does not answer, seconds.
+_PAUSE_S = 0.25
+
+
+class ArWorker:
+    """One batch on one device. The engine's rows are the leases that it holds, plus results not handed over yet."""
+
+    def __init__(
+        self, engine: ArEngine, stream: ArStream, store: JobStore, stages: Stages, heartbeat: Heartbeat, *, name: str
+    ) -> None:
+        self._engine = engine
+        self._stream = stream
+        self._store = store
+        self._stages = stages
+        self._heartbeat = heartbeat
+        self._name = name
+        self._leases: dict[str, Lease] = {}
+        self._ended: list[ArResult | ArFailure] = []
+        self._hints: list[ArHint] = []
+        self._claims = 0
+        self._polled_at = 0.0
+
+    @property
+    def idle(self) -> bool:
+        return not self._leases
+
+    def step(self, *, take: bool = True) -> None:
+        """Take what fits, decode one token for every row, hand over what is finished."""
+        try:
+            if take:
+                self._take()
+            self._hand_over()
+        except Unavailable as error:
+            log.warning("waiting", error=str(error))
+            if not self._engine.running:
+                time.sleep(_PAUSE_S)
+        self._drop_lost()
+        self._ended += self._engine.step()
+
+    def release_all(self) -> None:
+        """Give back what is not finished; another worker takes it at once."""
+        for key, lease in list(self._leases.items()):
+            self._engine.evict(key)
+            self._stages.release(lease)
+            self._forget(key)
+
+    def _take(self) -> None:
+        free = self._engine.free_slots - len(self._hints)
+        idle = not self._engine.running and not self._ended and not self._hints
+        if free > 0 and (idle or time.monotonic() - self._polled_at > _POLL_S):
+            self._hints += self._stream.read(free, block_ms=_BLOCK_MS if idle else None)
+            self._polled_at = time.monotonic()
+        while self._hints:
+            hint = self._hints[0]
+            self._claims += 1
+            order = self._store.claim_plan(hint.ref, entry=hint.entry, token=f"{self._name}/{self._claims}")
+            # Forgotten only now: a hint whose claim did not get through is tried again.
+            self._hints.pop(0)
+            if order is not None:
+                self._admit(order)
+
+    def _admit(self, order: PlanOrder) -> None:
+        key, parameters = f"{order.lease.ref}/{order.lease.fence}", order.parameters
+        self._leases[key] = order.lease
+        self._heartbeat.hold(order.lease)
+        request = ArRequest(
+            key, parameters.prompt, parameters.size, order.seed, parameters.temperature, parameters.top_p
+        )
+        try:
+            self._ended += self._engine.admit([request])
+        except RuntimeError as error:  # torch: out of memory and the like
+            log.exception("admission_failed", image=str(order.lease.ref))
+            self._ended.append(ArFailure(key, "ar_error", f"planning failed: {type(error).__name__}", True))
+
+    def _hand_over(self) -> None:
+        while self._ended:
+            ended = self._ended[0]
+            if lease := self._leases.get(ended.key):
+                self._report(lease, ended)
+            # Kept until here: when Redis does not answer the result is not lost, only late.
+            self._ended.pop(0)
+            self._forget(ended.key)
+
+    def _report(self, lease: Lease, ended: ArResult | ArFailure) -> None:
+        try:
+            if isinstance(ended, ArResult):
+                self._stages.hand_over(lease, ended.prior)
+                log.info("planned", image=str(lease.ref), seconds=round(ended.seconds, 3))
+            else:
+                failure = ImageFailed(ended.code, ended.message, retryable=ended.retryable)
+                state = self._stages.give_up(lease, failure)
+                log.warning("ar_failed", image=str(lease.ref), code=ended.code, detail=ended.message, state=state)
+        except LostLease:
+            log.warning("too_late", image=str(lease.ref), fence=lease.fence)
+
+    def _drop_lost(self) -> None:
+        for key, lease in list(self._leases.items()):
+            if self._heartbeat.lost(lease):
+                self._engine.evict(key)
+                self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        if lease := self._leases.pop(key, None):
+            self._heartbeat.drop(lease)
+
+
+def run(settings: Settings) -> None:
+    stop: threading.Event = stop_on_signals()
+    name = worker_name("ar")
+    client = wiring.worker_client(settings)
+    store, stream = wiring.job_store(settings, client), wiring.ar_stream(client, name)
+    chosen = WorkerDevice.pick(settings)
+    heartbeat = Heartbeat(
+        store, wiring.registry(client), name=name, role="ar", device=str(chosen.device), lease_s=settings.lease_s
+    )
+    with heartbeat:
+        engine = ArEngine.load(
+            Checkpoint(settings.checkpoint),
+            device=chosen.device,
+            dtype=chosen.dtype,
+            slots=settings.ar_slots,
+            max_prompt_tokens=settings.max_prompt_tokens,
+            max_pixels=settings.max_pixels,
+        )
+        patiently(stream.ensure_group, stop)
+        worker = ArWorker(engine, stream, store, wiring.stages(settings, client), heartbeat, name=name)
+        heartbeat.say("ready")
+        while not stop.is_set():
+            worker.step()
+        heartbeat.say("stopping")
+        deadline = time.monotonic() + settings.stop_grace_s
+        while not worker.idle and time.monotonic() < deadline:
+            worker.step(take=False)
+        worker.release_all()
+        stream.leave()

@@ -1,0 +1,159 @@
+"""The DiT worker: Celery wakes it, the lease decides, and one image at a time is painted on its device."""
+
+import time
+from typing import Any
+
+import structlog
+from celery.signals import worker_ready, worker_shutting_down
+
+from app import keys, wiring
+from app.checkpoint import Checkpoint
+from app.devices import is_out_of_memory
+from app.dit.engine import DitEngine
+from app.dit.request import PaintRequest
+from app.domain.messages import DitTask, PaintOrder
+from app.errors import ImageFailed, LostLease, Unavailable
+from app.queues.dit_queue import PAINT, make_celery, parse_task
+from app.service import Stages
+from app.settings import Settings, worker_name
+from app.store.jobs import JobStore
+from workers.device import WorkerDevice
+from workers.heartbeat import Heartbeat
+from workers.uploader import Painted, Uploader
+
+log = structlog.get_logger(__name__)
+
+
+class _Stopping(Exception):
+    """This process should end before the image is done."""
+
+
+class DitWorker:
+    """Paints what a hint names, if its lease is to be had. Nothing is raised to Celery: the record tells all."""
+
+    def __init__(
+        self, engine: DitEngine, store: JobStore, stages: Stages, heartbeat: Heartbeat, uploader: Uploader, *, name: str
+    ) -> None:
+        self._engine = engine
+        self._store = store
+        self._stages = stages
+        self._heartbeat = heartbeat
+        self._uploader = uploader
+        self.name = name
+        self._claims = 0
+        self._stop_at = float("inf")
+
+    def ready(self) -> None:
+        self._heartbeat.say("ready")
+
+    def stop(self, grace_s: float) -> None:
+        """Give the image under way back to other workers unless it is done within grace_s."""
+        self._heartbeat.say("stopping")
+        self._stop_at = time.monotonic() + grace_s
+
+    def step(self, task: DitTask) -> None:
+        """Claim, paint, hand to the uploader."""
+        self._claims += 1
+        try:
+            order = self._store.claim_paint(task.ref, token=f"{self.name}/{self._claims}")
+        except Unavailable as error:
+            # The sweeper hints the image again.
+            log.warning("claim_failed", image=str(task.ref), error=str(error))
+            return
+        if order is None:
+            log.info("hint_was_old", image=str(task.ref))
+            return
+        self._heartbeat.hold(order.lease)
+        try:
+            self._uploader.submit(Painted(order, self._engine.paint(_request(order), self._on_step(order))))
+        except LostLease:
+            log.warning("abandoned", image=str(order.lease.ref), fence=order.lease.fence)
+            self._heartbeat.drop(order.lease)
+        except _Stopping:
+            self._release(order)
+        except ImageFailed as failure:
+            self._give_up(order, failure)
+        except Exception as error:
+            log.exception("paint_crashed", image=str(order.lease.ref))
+            code = "out_of_memory" if is_out_of_memory(error) else "dit_error"
+            self._give_up(order, ImageFailed(code, f"painting failed: {type(error).__name__}", retryable=True))
+
+    def _on_step(self, order: PaintOrder) -> Any:  # noqa: ANN401 - a closure
+        def on_step(step: int) -> None:
+            if self._heartbeat.lost(order.lease):
+                raise LostLease(str(order.lease.ref))
+            if time.monotonic() > self._stop_at:
+                raise _Stopping
+            self._heartbeat.progress(order.lease, step)
+
+        return on_step
+
+    def _release(self, order: PaintOrder) -> None:
+        log.info("given_back", image=str(order.lease.ref))
+        try:
+            self._stages.release(order.lease)
+        except Unavailable as error:
+            log.warning("left_to_the_sweeper", image=str(order.lease.ref), error=str(error))
+        self._heartbeat.drop(order.lease)
+
+    def _give_up(self, order: PaintOrder, failure: ImageFailed) -> None:
+        log.warning("dit_failed", image=str(order.lease.ref), code=failure.code, detail=failure.message)
+        try:
+            self._stages.give_up(order.lease, failure)
+        except Unavailable as error:
+            log.warning("left_to_the_sweeper", image=str(order.lease.ref), error=str(error))
+        self._heartbeat.drop(order.lease)
+
+
+def _request(order: PaintOrder) -> PaintRequest:
+    parameters = order.parameters
+    return PaintRequest(
+        prompt=parameters.prompt,
+        size=parameters.size,
+        prior=order.prior,
+        seed=order.seed,
+        steps=parameters.steps,
+        guidance_scale=parameters.guidance_scale,
+    )
+
+
+def run(settings: Settings) -> None:
+    name = worker_name("dit")
+    client = wiring.worker_client(settings)
+    store, stages = wiring.job_store(settings, client), wiring.stages(settings, client)
+    chosen = WorkerDevice.pick(settings)
+    heartbeat = Heartbeat(
+        store, wiring.registry(client), name=name, role="dit", device=str(chosen.device), lease_s=settings.lease_s
+    )
+    with heartbeat:
+        engine = DitEngine.load(Checkpoint(settings.checkpoint), device=chosen.device, dtype=chosen.dtype)
+        uploader = Uploader(wiring.worker_blobs(settings), store, stages, heartbeat)
+        worker = DitWorker(engine, store, stages, heartbeat, uploader, name=name)
+        _consume(settings, worker)
+        uploader.close(settings.stop_grace_s)
+
+
+def _consume(settings: Settings, worker: DitWorker) -> None:
+    """Run Celery in this process until TERM or INT; it finishes the image under way first."""
+    application = make_celery(settings)
+
+    @application.task(name=PAINT, bind=False)  # type: ignore[untyped-decorator]
+    def paint(**values: Any) -> None:  # noqa: ANN401 - JSON from the queue
+        task = parse_task(values)
+        if task is None:
+            log.warning("dit_hint_unreadable", fields=sorted(values))
+            return
+        worker.step(task)
+
+    worker_ready.connect(lambda **_: worker.ready(), weak=False)
+    worker_shutting_down.connect(lambda **_: worker.stop(settings.stop_grace_s), weak=False)
+    application.Worker(
+        pool="solo",
+        concurrency=1,
+        queues=[keys.DIT_QUEUE],
+        loglevel=settings.log_level.upper(),
+        without_mingle=True,
+        without_gossip=True,
+        without_heartbeat=True,
+        hostname=worker.name,
+    ).start()
