@@ -70,7 +70,7 @@ def _check_body() -> Response | None:
         raise UnsupportedMediaType("send the job as application/json")
     try:
         body = request.get_json()
-    except BadRequest as error:
+    except (BadRequest, RecursionError) as error:
         raise BadRequest("the body is not valid JSON") from error
     if not isinstance(body, dict):
         raise RefusedInput("", "the body must be a JSON object")

@@ -29,8 +29,8 @@ _TRANSIENT_REPLIES = ("MISCONF", "OOM", "READONLY", "LOADING", "NOREPLICAS", "MA
 def connect(settings: Settings, *, timeout_s: float = 1.0) -> Client:
     """A client for short commands.
 
-    Every script of ours may run twice without harm, so one retry after a lost reply is safe. With it a call takes at
-    most about 2 x timeout_s when Redis hangs, and fails at once when Redis is down.
+    A broken connection is tried once more, since the pool may hold connections from before a restart; every script of
+    ours may run twice without harm. A timeout is not: the caller waits no longer than about timeout_s.
     """
     return redis.Redis.from_url(
         settings.redis_url.get_secret_value(),
@@ -38,7 +38,7 @@ def connect(settings: Settings, *, timeout_s: float = 1.0) -> Client:
         socket_connect_timeout=1.0,
         socket_keepalive=True,
         health_check_interval=15,
-        retry=Retry(ExponentialBackoff(cap=0.2, base=0.05), 1),
+        retry=Retry(ExponentialBackoff(cap=0.2, base=0.05), 1, supported_errors=(ConnectionError,)),
         client_name="planpaint",
     )
 

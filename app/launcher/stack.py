@@ -65,6 +65,10 @@ class Stack:
     def _start(self) -> None:
         environment = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)} | self._overrides
         environment |= self._start_servers(environment)
+        # On one host the workers share its cores; each would otherwise take them all.
+        environment.setdefault(
+            PREFIX + "THREADS", str(max(1, (os.cpu_count() or 1) // max(1, sum(self._counts.values()))))
+        )
         self.settings = settings_module.load(environment)
         if not is_free(self.settings.api_port, self.settings.api_host):
             raise Misconfigured(f"port {self.settings.api_port} of {self.settings.api_host} is taken; choose another")

@@ -1,0 +1,54 @@
+# The whole developer interface. `make demo` and `make test` do their own set-up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: install demo up test check fix bench lock clean
+
+install: $(STAMP)
+
+# torch first and by pip alone: its build differs from host to host, so the lock leaves it out.
+$(STAMP): pyproject.toml requirements.lock
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "planpaint needs Python 3.11 or newer: make PYTHON=python3.11")'
+	$(BIN)/pip install --quiet --disable-pip-version-check "torch>=2.13,<2.14"
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/pip check --disable-pip-version-check
+	touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/planpaint demo
+
+up: $(STAMP)
+	$(BIN)/planpaint up
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+check: $(STAMP)
+	$(BIN)/ruff format --check app api workers tests
+	$(BIN)/ruff check app api workers tests
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_layers.py
+
+fix: $(STAMP)
+	$(BIN)/ruff format app api workers tests
+	$(BIN)/ruff check --fix app api workers tests
+
+bench: $(STAMP)
+	$(BIN)/planpaint bench
+
+# Hashes of everything but torch and what only some builds of torch bring along.
+lock: $(STAMP)
+	$(BIN)/uv --version >/dev/null 2>&1 || $(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --no-header --no-annotate \
+		--extra embedded --extra worker --extra dev -o $(VENV)/everything.txt
+	$(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --no-header --generate-hashes \
+		--extra embedded --extra worker --extra dev -o requirements.lock \
+		$$(grep -oE '^(torch|triton|setuptools|nvidia-[a-z0-9-]+|cuda-[a-z-]+)==' $(VENV)/everything.txt \
+		| sed 's/==//; s/^/--no-emit-package /' | sort -u)
+
+clean:
+	rm -rf $(VENV) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
