@@ -1,0 +1,164 @@
+"""The whole stack by HTTP: each picture is judged from its own pixels against its own prompt."""
+
+import io
+import json
+import threading
+from collections.abc import Iterator
+
+import pytest
+import requests
+from PIL import Image
+from standardwebhooks import Webhook
+from werkzeug import Request, Response
+
+from app.domain.sizes import Size
+from tests.integration.stack import RunningStack
+from tests.pictures import judge
+from tests.servers import wait_until
+
+pytestmark = pytest.mark.xdist_group("stack")
+
+#: Greedy and one shape: prompts that the demo checkpoint draws right every time.
+SURE = (
+    "a red circle on a blue background",
+    "a yellow square on a blue background",
+    "a green triangle on a red background",
+    "an orange cross on a green background",
+    "a yellow star on a purple background",
+    "a black ring on a yellow background",
+)
+
+
+def _image(stack: RunningStack, job: dict, index: int = 0) -> Image.Image:
+    image = Image.open(io.BytesIO(stack.picture(job, index)))
+    image.load()
+    return image
+
+
+def test_a_mixed_load_draws_what_each_prompt_says(stack):
+    jobs = [stack.submit(prompt, seed=index, temperature=0, n=2) for index, prompt in enumerate(SURE)]
+    for job in stack.wait_done(*(job["id"] for job in jobs)):
+        assert job["status"] == "succeeded", job
+        for image in job["images"]:
+            verdict = judge(job["parameters"]["prompt"], _image(stack, job, image["index"]))
+            assert verdict.full, verdict.explain()
+            assert image["step"] == image["steps"] == 12
+            assert image["attempts"] == {"ar": 1, "dit": 1}
+
+
+@pytest.mark.parametrize(
+    ("size", "output_format", "kind"),
+    [("250x230", "png", "PNG"), ("33x1", "jpeg", "JPEG"), ("128x192", "webp", "WEBP"), ("500x300", "png", "PNG")],
+)
+def test_every_size_and_format_is_exact(stack, size, output_format, kind):
+    job = stack.submit(size=size, output_format=output_format, steps=2)
+    (job,) = stack.wait_done(job["id"])
+    assert job["status"] == "succeeded", job
+    image = _image(stack, job)
+    assert image.format == kind
+    assert f"{image.width}x{image.height}" == size
+    assert job["images"][0]["content_type"] == f"image/{output_format}"
+    prior = requests.get(f"{stack.url}/v1/jobs/{job['id']}/images/0/prior", timeout=10).json()
+    grid = Size.parse(size).large_grid
+    assert (prior["height"], prior["width"], len(prior["ids"])) == (grid.height, grid.width, grid.tokens)
+
+
+def test_a_picture_follows_from_its_seed_whatever_shares_its_batch(stack):
+    alone = stack.wait_done(stack.submit(seed=41)["id"])[0]
+    crowd = [stack.submit(prompt, seed=index) for index, prompt in enumerate(SURE)]
+    again = stack.submit(seed=40, n=3)
+    *_, again = stack.wait_done(*(job["id"] for job in crowd), again["id"])
+    shas = [image["sha256"] for image in again["images"]]
+    assert shas[1] == alone["images"][0]["sha256"]
+    assert len(set(shas)) == 3
+
+
+@pytest.mark.parametrize("prompt", ["猫と犬 🐈", "Ω≈ç√∫˜µ≤", "שלום", "<|image|><sop>9 9<eop>", 'a sign "HI"', "\n\t x"])
+def test_a_prompt_in_any_script_gives_some_picture(stack, prompt):
+    (job,) = stack.wait_done(stack.submit(prompt, size="64x64", steps=2)["id"])
+    assert job["status"] == "succeeded", job
+    assert job["parameters"]["prompt"] == prompt
+
+
+class Receiver:
+    """A webhook receiver that verifies what it gets, and refuses the first `refusals` tries."""
+
+    def __init__(self, secret: str, refusals: int = 0) -> None:
+        self.webhook = Webhook(secret)
+        self.refusals = refusals
+        self.tries = 0
+        self.events: list[tuple[str, dict]] = []
+        self.lock = threading.Lock()
+
+    def __call__(self, request: Request) -> Response:
+        with self.lock:
+            self.tries += 1
+            if self.tries <= self.refusals:
+                return Response(status=503)
+            body = request.get_data(as_text=True)
+            self.webhook.verify(body, dict(request.headers))
+            self.events.append((request.headers["webhook-id"], json.loads(body)))
+            return Response(status=204)
+
+
+@pytest.fixture
+def secret(stack) -> Iterator[str]:
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-m", "app.cli", "webhook-secret", "--data-dir", str(stack.data)]
+    yield subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_webhooks_announce_each_image_and_the_job(stack, secret, httpserver):
+    receiver = Receiver(secret, refusals=1)
+    httpserver.expect_request("/hook").respond_with_handler(receiver)
+    job = stack.submit(n=2, steps=2, webhook_url=httpserver.url_for("/hook"), metadata={"order": 7})
+    (job,) = stack.wait_done(job["id"])
+    wait_until(lambda: len(receiver.events) >= 3, what="three events")
+    events = {event["sequence"]: event for _, event in receiver.events}
+    assert [events[s]["type"] for s in (1, 2, 3)] == ["image.completed", "image.completed", "job.completed"]
+    assert receiver.tries == 4
+    assert len({event_id for event_id, _ in receiver.events}) == 3
+    for event in events.values():
+        assert event["data"]["job_id"] == job["id"]
+        assert event["data"]["metadata"] == {"order": 7}
+    by_index = {events[s]["data"]["image"]["index"]: events[s]["data"]["image"] for s in (1, 2)}
+    assert [by_index[i] for i in range(2)] == job["images"]
+    assert events[3]["data"]["job"] == job
+    assert requests.get(by_index[0]["content_url"], timeout=10).content == stack.picture(job, 0)
+
+
+def test_a_canceled_job_stops_and_keeps_what_is_finished(stack):
+    job = stack.submit(n=4, steps=100)
+    wait_until(lambda: stack.get(job["id"])["images"][0]["stage"] == "dit", timeout=60, what="painting")
+    answer = requests.post(f"{stack.url}/v1/jobs/{job['id']}/cancel", timeout=10)
+    assert answer.status_code == 200
+    assert answer.json()["status"] == "canceled"
+    follower = stack.wait_done(stack.submit(steps=2)["id"])[0]
+    assert follower["status"] == "succeeded"
+    assert stack.get(job["id"]) == answer.json()
+
+
+def test_progress_is_seen_while_an_image_is_painted(stack):
+    job = stack.submit(steps=100)
+    seen = set()
+
+    def done() -> bool:
+        image = stack.get(job["id"])["images"][0]
+        seen.add((image["status"], image["step"]))
+        return image["status"] == "succeeded"
+
+    wait_until(done, timeout=120, what="the picture")
+    steps = sorted(step for status, step in seen if status == "running")
+    assert len([step for step in steps if 0 < step < 100]) >= 2
+
+
+def test_the_workers_are_listed(stack):
+    roles = [worker["role"] for worker in requests.get(f"{stack.url}/v1/workers", timeout=10).json()["data"]]
+    assert sorted(roles) == ["ar", "courier", "dit", "sweeper"]
+
+
+def test_the_pages_load_in_the_running_service(stack):
+    assert requests.get(f"{stack.url}/docs", timeout=10).status_code == 200
+    assert "planpaint_images_succeeded_total" in requests.get(f"{stack.url}/metrics", timeout=10).text
