@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from flask import Blueprint, Response, current_app, jsonify, redirect
+from flask import Blueprint, Response, current_app, jsonify, redirect, request
 from flask_openapi import APIBlueprint, Tag
 
 from api.parts import Parts
@@ -37,7 +37,8 @@ def _job(job_id: str) -> Job:
 
 
 def _answer(job: Job, status: int = 200) -> Response:
-    response = jsonify(job_view(job, _parts().settings.base_url))
+    base_url = _parts().settings.public_url or request.host_url.rstrip("/")
+    response = jsonify(job_view(job, base_url))
     response.status_code = status
     if not job.done:
         response.headers["Retry-After"] = str(_POLL_S)

@@ -21,9 +21,9 @@ JOBS: tuple[dict[str, Any], ...] = (
     {"prompt": "a red circle on a blue background", "size": "256x256", "seed": 1},
     {"prompt": "a yellow star on a purple background", "size": "256x256", "seed": 20, "n": 3},
     {"prompt": "a green square to the left of a white circle on a black background", "size": "256x256", "seed": 3},
-    {"prompt": "a blue triangle on a yellow background", "size": "256x384", "seed": 4},
-    {"prompt": "an orange cross on a green background", "size": "384x256", "seed": 5},
-    {"prompt": "a black ring on a white background", "size": "250x200", "seed": 6},
+    {"prompt": "a red circle above a blue square on a white background", "size": "256x384", "seed": 4},
+    {"prompt": "a white ring to the right of an orange triangle on a black background", "size": "384x256", "seed": 5},
+    {"prompt": "a purple triangle on a yellow background", "size": "320x320", "seed": 6},
 )
 STEPS = 12
 #: The demo gives up after this long, seconds.

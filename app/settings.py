@@ -90,7 +90,7 @@ class Settings(BaseSettings):
 
     @property
     def base_url(self) -> str:
-        """Where callers reach the API; the start of every URL that we hand out."""
+        """Where receivers of webhooks reach the API; answers of the API itself take the caller's own Host."""
         return self.public_url or f"http://{self.api_host}:{self.api_port}"
 
     @property

@@ -64,6 +64,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
             child.terminate()
         for child in (valkey, weed):
             child.finish(time.monotonic() + 10)
+        embedded.remove_sockets(credentials)
 
 
 def _bucket(settings: Settings) -> bool:

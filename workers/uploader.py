@@ -14,7 +14,7 @@ import structlog
 from app.blobs import BlobStore
 from app.dit.encode import encode
 from app.domain.job import StoredObject
-from app.domain.messages import PaintOrder
+from app.domain.messages import Lease, PaintOrder
 from app.errors import ImageFailed, LostLease, Unavailable
 from app.service import Stages
 from app.store.jobs import JobStore
@@ -54,10 +54,11 @@ class Uploader:
 
     def close(self, grace_s: float) -> None:
         """Finish what waits; after grace_s give the rest back to other workers."""
-        deadline = time.monotonic() + grace_s
-        threading.Timer(grace_s, self._give_back.set).start() if grace_s > 0 else self._give_back.set()
         self._queue.put(None)
-        self._thread.join(max(0.0, deadline - time.monotonic()) + 5.0)
+        self._thread.join(grace_s)
+        # From now on a wait for an unreachable server ends by giving the image back.
+        self._give_back.set()
+        self._thread.join()
 
     def _run(self) -> None:
         while (painted := self._queue.get()) is not None:
@@ -66,6 +67,7 @@ class Uploader:
                 self._publish(painted)
             except LostLease:
                 log.warning("too_late", image=str(lease.ref), fence=lease.fence)
+                self._release(lease)
             except ImageFailed as failure:
                 log.warning("upload_failed", image=str(lease.ref), code=failure.code, detail=failure.message)
                 self._end(painted.order, failure)
@@ -110,6 +112,13 @@ class Uploader:
             self._blobs.delete(key)
         except Unavailable as error:
             log.warning("orphan_left", key=key, error=str(error))
+
+    def _release(self, lease: Lease) -> None:
+        """Changes nothing for a lease that is lost; one that this stopping process still holds moves on at once."""
+        try:
+            self._stages.release(lease)
+        except Unavailable as error:
+            log.warning("left_to_the_sweeper", image=str(lease.ref), error=str(error))
 
     def _end(self, order: PaintOrder, failure: ImageFailed) -> None:
         try:

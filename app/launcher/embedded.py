@@ -5,6 +5,7 @@ import os
 import secrets
 import shutil
 import sysconfig
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import redis
 
 from app.errors import Misconfigured
 from app.launcher.child import Child
-from app.launcher.ports import free_ports
+from app.launcher.ports import GRPC_OFFSET, free_ports
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,13 @@ def seaweedfs(folder: Path, logs: Path, credentials: Credentials) -> Child:
     ]
     environment = {"AWS_ACCESS_KEY_ID": credentials.s3_access_key, "AWS_SECRET_ACCESS_KEY": credentials.s3_secret_key}
     return Child("seaweedfs", command, environment=environment, log=logs / "seaweedfs.log")
+
+
+def remove_sockets(credentials: Credentials) -> None:
+    """SeaweedFS leaves Unix sockets behind in /tmp, named by its ports, and has no flag for some of them."""
+    for port in (p + offset for p in credentials.s3_ports for offset in (0, GRPC_OFFSET)):
+        for path in Path(tempfile.gettempdir()).glob(f"seaweedfs-*-{port}.sock"):
+            path.unlink(missing_ok=True)
 
 
 def _weed_binary() -> str:

@@ -41,6 +41,7 @@ class Stack:
         self._say = say
         self._servers: list[Child] = []
         self._roles: list[Child] = []
+        self._credentials: embedded.Credentials | None = None
         self.settings: Settings
 
     @property
@@ -86,7 +87,7 @@ class Stack:
         needs_redis, needs_s3 = PREFIX + "REDIS_URL" not in environment, PREFIX + "S3_ENDPOINT" not in environment
         if not (needs_redis or needs_s3):
             return named
-        credentials = embedded.Credentials.load(self._data)
+        credentials = self._credentials = embedded.Credentials.load(self._data)
         if needs_redis:
             self._servers.append(embedded.valkey(self._data, self._logs, credentials))
             named[PREFIX + "REDIS_URL"] = embedded.redis_url(credentials)
@@ -157,6 +158,8 @@ class Stack:
             child.terminate()
         for child in self._servers:
             child.finish(start + STOP_S)
+        if self._credentials is not None:
+            embedded.remove_sockets(self._credentials)
         (self._data / "runtime.json").unlink(missing_ok=True)
 
 

@@ -42,6 +42,7 @@ def make_celery(settings: Settings) -> celery.Celery:
         worker_pool="solo",
         worker_enable_remote_control=False,
         worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from app.launcher.child import EX_CONFIG, Child
 from app.launcher.ports import GRPC_OFFSET, free_ports
@@ -75,7 +76,7 @@ def test_children_die_with_a_killed_launcher(tmp_path):
     assert launcher.stdout is not None
     pid = int(launcher.stdout.readline())
     # The tether has become the command once its own name is gone from the command line.
-    wait_until(lambda: b"tether" not in open(f"/proc/{pid}/cmdline", "rb").read(), what="the command runs")
+    wait_until(lambda: b"tether" not in Path(f"/proc/{pid}/cmdline").read_bytes(), what="the command runs")
     launcher.kill()
     launcher.wait()
     launcher.stdout.close()

@@ -1,0 +1,203 @@
+"""The judge of a picture: says from its pixels alone whether it shows what its prompt asks for.
+
+It knows nothing of how a picture was made, so it takes the model's pictures, reference drawings and garbage alike.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from tests.drawings import COLOURS, KINDS, PALETTE, Drawing, Mask, Shape, draw, parse
+
+__all__ = ["Body", "Drawing", "Seen", "Shape", "Verdict", "draw", "judge", "parse", "see"]
+
+Labels = NDArray[np.intp]
+
+_RGB = np.array(list(PALETTE.values()), np.float32)
+
+#: RGB distance from the nearest colour of the palette beyond which a pixel has no colour of ours.
+FAR_OFF = 60.0
+#: The part of the picture's rim that the background has to fill.
+RIM = 0.9
+#: A body is at least this part of the picture; what is smaller is a speck.
+BODY = 0.008
+#: The part of a body's pixels whose four neighbours are of the same colour. Anti-aliasing fringes have none.
+SOLID = 0.5
+#: Overlap with a shape's template (intersection over union) that makes that shape, its lead over the next best
+#: template's (half a circle on half a square is neither), and the stretch that is still let pass.
+LIKENESS, LEAD, STRETCH = 0.7, 0.05, 1.3
+#: How far apart, in picture sides, two shapes are for one to be left of or above the other.
+APART = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """One connected area of one colour; x, y is its centre in parts of the picture, kind the shape it is like."""
+
+    colour: str
+    kind: str | None
+    likeness: float
+    x: float
+    y: float
+
+    def __str__(self) -> str:
+        return f"{self.colour} {self.kind or 'blob'} (likeness {self.likeness:.2f}) at ({self.x:.2f}, {self.y:.2f})"
+
+    def agrees(self, shape: Shape) -> int:
+        return (self.colour == shape.colour) + (self.kind == shape.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    background: str | None
+    bodies: tuple[Body, ...]
+
+    def __str__(self) -> str:
+        bodies = ", ".join(map(str, self.bodies[:4])) or "nothing"
+        more = f" and {len(self.bodies) - 4} more" if len(self.bodies) > 4 else ""
+        return f"{bodies}{more} on {self.background or 'no one colour'}"
+
+
+def see(image: Image.Image) -> Seen:
+    """What is in the picture, the largest body first."""
+    colours = _colours(np.asarray(image.convert("RGB")))
+    rim = np.concatenate([colours[:3].ravel(), colours[-3:].ravel(), colours[:, :3].ravel(), colours[:, -3:].ravel()])
+    shares = np.bincount(rim[rim >= 0], minlength=len(COLOURS)) / rim.size
+    background = int(shares.argmax())
+    areas = _areas(colours)
+    solid = _solid(colours)
+    sizes = np.bincount(areas.ravel())
+    bodies = []
+    for area in np.argsort(-sizes, kind="stable"):
+        if sizes[area] < BODY * colours.size:
+            break
+        mask = areas == area
+        colour = int(colours[mask][0])
+        if colour >= 0 and colour != background and solid[mask].mean() >= SOLID:
+            bodies.append(_body(colour, mask))
+    return Seen(COLOURS[background] if shares[background] >= RIM else None, tuple(bodies))
+
+
+def _colours(pixels: NDArray[np.uint8]) -> Labels:
+    """The index of each pixel's colour, -1 where it has none."""
+    red, green, blue = np.moveaxis(pixels >> 3, -1, 0)
+    return _NEAREST[red, green, blue]
+
+
+def _nearest() -> Labels:
+    """The colour index by the upper five bits of red, green and blue."""
+    steps = np.arange(32, dtype=np.float32) * 8 + 3.5
+    rgb = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), -1)
+    distance = np.linalg.norm(rgb[..., None, :] - _RGB, axis=-1)
+    return np.where(distance.min(-1) <= FAR_OFF, distance.argmin(-1), -1)
+
+
+_NEAREST = _nearest()
+
+
+def _areas(colours: Labels) -> Labels:
+    """Number the 4-connected areas of one colour: runs along the rows first, then the runs that touch are merged."""
+    starts = np.ones(colours.shape, bool)
+    starts[:, 1:] = colours[:, 1:] != colours[:, :-1]
+    runs = starts.cumsum().reshape(colours.shape) - 1
+    touching = colours[1:] == colours[:-1]
+    upper, lower = runs[:-1][touching], runs[1:][touching]
+    root = np.arange(runs[-1, -1] + 1)
+    while (root[upper] != root[lower]).any():
+        small, large = np.minimum(root[upper], root[lower]), np.maximum(root[upper], root[lower])
+        np.minimum.at(root, large, small)
+        while (root[root] != root).any():
+            root = root[root]
+    return np.unique(root, return_inverse=True)[1][runs]
+
+
+def _solid(colours: Labels) -> Mask:
+    """Pixels whose four neighbours are of the same colour."""
+    wide = np.pad(colours, 1, mode="edge")
+    beside = (wide[:-2, 1:-1], wide[2:, 1:-1], wide[1:-1, :-2], wide[1:-1, 2:])
+    return np.logical_and.reduce([colours == other for other in beside])
+
+
+def _fit(mask: Mask) -> tuple[Mask, float]:
+    """The mask's bounding box sampled at 48x48 points, and the box's width over its height."""
+    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+    height, width = rows[-1] - rows[0] + 1, columns[-1] - columns[0] + 1
+    steps = (np.arange(48) + 0.5) / 48
+    points = np.ix_(rows[0] + (steps * height).astype(int), columns[0] + (steps * width).astype(int))
+    return mask[points], width / height
+
+
+def _templates() -> dict[str, tuple[Mask, float]]:
+    y, x = np.mgrid[-1.1:1.1:241j, -1.1:1.1:241j].astype(np.float32)
+    return {kind: _fit(inside(x, y)) for kind, inside in KINDS.items()}
+
+
+_TEMPLATES = _templates()
+
+
+def _body(colour: int, mask: Mask) -> Body:
+    fitted, ratio = _fit(mask)
+    overlaps = [(float((fitted & t).sum() / (fitted | t).sum()), kind) for kind, (t, _) in _TEMPLATES.items()]
+    (second, _), (likeness, kind) = sorted(overlaps)[-2:]
+    stretch = ratio / _TEMPLATES[kind][1]
+    like = likeness >= LIKENESS and likeness - second >= LEAD and 1 / STRETCH <= stretch <= STRETCH
+    y, x = np.nonzero(mask)
+    height, width = mask.shape
+    x_mean, y_mean = (x.mean() + 0.5) / width, (y.mean() + 0.5) / height
+    return Body(COLOURS[colour], kind if like else None, likeness, x_mean, y_mean)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is right in the picture. Colour and shape are judged in the order of the bodies that fits the prompt best,
+    so that a swapped pair is a wrong relation and nothing else; with one shape the relation cannot be wrong."""
+
+    prompt: str
+    seen: Seen
+    background: bool
+    count: bool
+    colour: bool
+    shape: bool
+    relation: bool
+
+    @property
+    def full(self) -> bool:
+        return self.background and self.count and self.colour and self.shape and self.relation
+
+    def explain(self) -> str:
+        wrong = [n for n in ("background", "count", "colour", "shape", "relation") if not getattr(self, n)]
+        return f"asked for {self.prompt!r}; wrong: {', '.join(wrong) or 'nothing'}; seen: {self.seen}"
+
+
+def judge(prompt: str, image: Image.Image) -> Verdict:
+    """Judge the picture against a canonical prompt; raises ValueError for a prompt that `parse` cannot read."""
+    wanted, seen = parse(prompt), see(image)
+    bodies, relation = list(seen.bodies), True
+    count = len(bodies) == len(wanted.shapes)
+    if count and wanted.relation is not None:
+        bodies, relation = _ordered(bodies, wanted)
+    pairs = list(zip(bodies, wanted.shapes, strict=True)) if count else []
+    return Verdict(
+        prompt=prompt,
+        seen=seen,
+        background=seen.background == wanted.background,
+        count=count,
+        colour=count and all(body.colour == shape.colour for body, shape in pairs),
+        shape=count and all(body.kind == shape.kind for body, shape in pairs),
+        relation=count and relation,
+    )
+
+
+def _ordered(bodies: list[Body], wanted: Drawing) -> tuple[list[Body], bool]:
+    """The two bodies in the order of the prompt's shapes that fits best, and whether they stand as the prompt says."""
+    first, second = bodies
+    dx, dy = second.x - first.x, second.y - first.y
+    along, across = (dx, dy) if wanted.relation in ("left", "right") else (dy, dx)
+    standing = [first, second] if (along > 0) == (wanted.relation in ("left", "above")) else [second, first]
+    swapped = standing[::-1]
+    fits = [sum(b.agrees(s) for b, s in zip(order, wanted.shapes, strict=True)) for order in (standing, swapped)]
+    if fits[1] > fits[0]:
+        return swapped, False
+    return standing, abs(along) > max(APART, abs(across))

@@ -1,0 +1,208 @@
+"""The judge judged: it accepts what is drawn for a prompt and refuses what is drawn for another."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.drawings import COLOURS, KINDS, PALETTE, RELATIONS
+from tests.pictures import Drawing, Shape, Verdict, draw, judge, parse, see
+
+SIZES = [(256, 256), (128, 128), (384, 256), (256, 384)]
+FIELDS = {"background", "count", "colour", "shape", "relation"}
+
+CIRCLE = Drawing("blue", (Shape("red", "circle"),))
+PAIR = Drawing("white", (Shape("green", "square"), Shape("yellow", "star")), "left")
+
+
+def wrong(verdict: Verdict) -> set[str]:
+    assert verdict.full == all(getattr(verdict, field) for field in FIELDS)
+    return {field for field in FIELDS if not getattr(verdict, field)}
+
+
+def other(rng: random.Random, names: object, *but: str) -> str:
+    return rng.choice([name for name in names if name not in but])
+
+
+def single_drawings() -> Iterator[Drawing]:
+    for background in COLOURS:
+        for colour in COLOURS:
+            for kind in KINDS:
+                if colour != background:
+                    yield Drawing(background, (Shape(colour, kind),))
+
+
+def random_pair(rng: random.Random, relation: str | None = None) -> Drawing:
+    background = rng.choice(COLOURS)
+    shapes = [Shape(other(rng, COLOURS, background), rng.choice(list(KINDS))) for _ in range(2)]
+    return Drawing(background, tuple(shapes), relation or rng.choice(list(RELATIONS)))
+
+
+# --- prompts
+
+
+@pytest.mark.parametrize(
+    ("prompt", "drawing"),
+    [
+        ("a red circle on a blue background", CIRCLE),
+        ("an orange ring on a black background", Drawing("black", (Shape("orange", "ring"),))),
+        ("a green square to the left of a yellow star on a white background", PAIR),
+        ("a green square left of a yellow star on a white background", PAIR),
+        ("a green square to the right of a yellow star on a white background", replace(PAIR, relation="right")),
+        ("a green square above a yellow star on a white background", replace(PAIR, relation="above")),
+        ("a green square below a yellow star on a white background", replace(PAIR, relation="below")),
+    ],
+)
+def test_a_prompt_is_read(prompt: str, drawing: Drawing) -> None:
+    assert parse(prompt) == drawing
+    assert parse(drawing.prompt) == drawing
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "",
+        "a cat",
+        "a red circle",
+        "a pink circle on a blue background",
+        "a red circle on a red background",
+        "a red circle to the above a blue star on a white background",
+        "a red circle on a blue background, high quality",
+    ],
+)
+def test_a_prompt_that_cannot_be_judged_is_refused(prompt: str) -> None:
+    with pytest.raises(ValueError):
+        parse(prompt)
+
+
+# --- true drawings
+
+
+def test_every_single_shape_in_every_colour_on_every_background_is_accepted() -> None:
+    for index, drawing in enumerate(single_drawings()):
+        verdict = judge(drawing.prompt, draw(drawing, (128, 128), shift=(-2, 0, 2)[index % 3]))
+        assert verdict.full, verdict.explain()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", SIZES)
+def test_single_shapes_are_accepted_at_every_size(size: tuple[int, int], kind: str) -> None:
+    for shift in (-2, 0, 2):
+        verdict = judge(f"a red {kind} on a blue background", draw(Drawing("blue", (Shape("red", kind),)), size, shift))
+        assert verdict.full, verdict.explain()
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("size", SIZES)
+def test_pairs_in_every_relation_are_accepted(size: tuple[int, int], relation: str) -> None:
+    rng = random.Random(f"{size}{relation}")
+    for _ in range(8):
+        drawing = random_pair(rng, relation)
+        shift = 0 if relation in ("left", "right") else rng.choice((-2, 0, 2))
+        verdict = judge(drawing.prompt, draw(drawing, size, shift))
+        assert verdict.full, verdict.explain()
+
+
+def test_a_slightly_noisy_picture_is_accepted() -> None:
+    pixels = np.asarray(draw(PAIR, (256, 256)), np.float32)
+    noisy = pixels + np.random.default_rng(0).normal(0, 6, pixels.shape)
+    verdict = judge(PAIR.prompt, Image.fromarray(noisy.clip(0, 255).astype(np.uint8)))
+    assert verdict.full, verdict.explain()
+
+
+# --- drawings made for another prompt
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_one_wrong_attribute_is_found_and_no_other(size: tuple[int, int]) -> None:
+    rng = random.Random(str(size))
+    for _ in range(8):
+        wanted = random_pair(rng)
+        first, second = wanted.shapes
+        if first == second:
+            continue
+        colours = {wanted.background, first.colour, second.colour}
+        made = {
+            "background": replace(wanted, background=other(rng, COLOURS, *colours)),
+            "colour": replace(wanted, shapes=(replace(first, colour=other(rng, COLOURS, *colours)), second)),
+            "shape": replace(wanted, shapes=(first, replace(second, kind=other(rng, KINDS, first.kind, second.kind)))),
+            "relation": replace(wanted, shapes=(second, first)),
+        }
+        for field, drawing in made.items():
+            verdict = judge(wanted.prompt, draw(drawing, size))
+            assert wrong(verdict) == {field}, verdict.explain()
+
+
+def test_a_wrong_count_is_found() -> None:
+    assert "count" in wrong(judge(CIRCLE.prompt, draw(replace(PAIR, background="blue"), (256, 256))))
+    assert "count" in wrong(judge(PAIR.prompt, draw(replace(CIRCLE, background="white"), (256, 256))))
+
+
+def test_beside_is_not_above() -> None:
+    for relation in ("above", "below"):
+        verdict = judge(PAIR.prompt, draw(replace(PAIR, relation=relation), (256, 256)))
+        assert wrong(verdict) == {"relation"}, verdict.explain()
+
+
+def test_random_other_prompts_are_refused() -> None:
+    rng = random.Random(7)
+    singles = list(single_drawings())
+    for _ in range(60):
+        wanted, made = (rng.choice(singles) if rng.random() < 0.5 else random_pair(rng) for _ in range(2))
+        if wanted != made:
+            verdict = judge(wanted.prompt, draw(made, (128, 128)))
+            assert not verdict.full, verdict.explain()
+
+
+# --- pictures of nothing
+
+
+def garbage() -> Iterator[tuple[str, np.ndarray]]:
+    rng = np.random.default_rng(3)
+    yield "blank", np.full((256, 256, 3), PALETTE["blue"])
+    yield "one pixel", np.full((1, 1, 3), PALETTE["blue"])
+    yield "grey", np.full((256, 256, 3), 128)
+    yield "noise", rng.integers(0, 256, (256, 256, 3))
+    yield "noise of our colours", np.array(list(PALETTE.values()))[rng.integers(0, 8, (256, 256))]
+    red, blue = np.array(PALETTE["red"]), np.array(PALETTE["blue"])
+    for width in (1, 7, 32, 100):
+        stripes = np.arange(384) // width % 2 == 1
+        yield f"{width} px stripes", np.where(np.broadcast_to(stripes[None, :, None], (96, 384, 3)), red, blue)
+    checks = np.add.outer(np.arange(256) // 32, np.arange(256) // 32) % 2 == 1
+    yield "chequers", np.where(checks[:, :, None], red, blue)
+    y, x = np.mgrid[-128:128, -128:128]
+    tombstone = (np.abs(x) < 80) & (np.abs(y) < 80) & ((y > 0) | (np.hypot(x, y) < 80))
+    yield "half a circle on half a square", np.where(tombstone[:, :, None], red, blue)
+    flat = np.hypot(x, y * 2) < 80
+    yield "ellipse", np.where(flat[:, :, None], red, blue)
+    outline = np.abs(np.hypot(x, y) - 80) < 1.5
+    yield "outline", np.where(outline[:, :, None], red, blue)
+
+
+@pytest.mark.parametrize("prompt", [CIRCLE.prompt, PAIR.prompt, "a red square on a blue background"])
+def test_garbage_is_refused(prompt: str) -> None:
+    for name, pixels in garbage():
+        verdict = judge(prompt, Image.fromarray(pixels.astype(np.uint8)))
+        assert not verdict.full, f"{name}: {verdict.explain()}"
+
+
+# --- words
+
+
+def test_the_explanation_says_what_is_wrong_and_what_is_seen() -> None:
+    explanation = judge(CIRCLE.prompt, draw(Drawing("blue", (Shape("green", "circle"),)), (128, 128))).explain()
+    assert "'a red circle on a blue background'" in explanation
+    assert "wrong: colour;" in explanation
+    assert "green circle" in explanation
+
+
+def test_bodies_are_seen_largest_first_with_their_places() -> None:
+    seen = see(draw(PAIR, (384, 256)))
+    assert seen.background == "white"
+    assert [(b.colour, b.kind, round(b.x, 2)) for b in seen.bodies] == [
+        ("green", "square", 0.25),
+        ("yellow", "star", 0.75),
+    ]
