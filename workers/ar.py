@@ -5,7 +5,7 @@ import time
 
 import structlog
 
-from app import wiring
+from app import devices, wiring
 from app.ar.engine import ArEngine
 from app.ar.request import ArFailure, ArRequest, ArResult
 from app.checkpoint import Checkpoint
@@ -15,7 +15,6 @@ from app.queues.ar_stream import ArHint, ArStream
 from app.service import Stages
 from app.settings import Settings, worker_name
 from app.store.jobs import JobStore
-from workers.device import WorkerDevice
 from workers.heartbeat import Heartbeat
 from workers.process import patiently, stop_on_signals
 
@@ -136,15 +135,16 @@ def run(settings: Settings) -> None:
     name = worker_name("ar")
     client = wiring.worker_client(settings)
     store, stream = wiring.job_store(settings, client), wiring.ar_stream(client, name)
-    chosen = WorkerDevice.pick(settings)
+    devices.limit_threads(settings.threads)
+    device = devices.pick(settings.device)
     heartbeat = Heartbeat(
-        store, wiring.registry(client), name=name, role="ar", device=str(chosen.device), lease_s=settings.lease_s
+        store, wiring.registry(client), name=name, role="ar", device=str(device), lease_s=settings.lease_s
     )
     with heartbeat:
         engine = ArEngine.load(
             Checkpoint(settings.checkpoint),
-            device=chosen.device,
-            dtype=chosen.dtype,
+            device=device,
+            dtype=devices.dtype(settings.dtype, device),
             slots=settings.ar_slots,
             max_prompt_tokens=settings.max_prompt_tokens,
             max_pixels=settings.max_pixels,

@@ -6,9 +6,8 @@ from typing import Any
 import structlog
 from celery.signals import worker_ready, worker_shutting_down
 
-from app import keys, wiring
+from app import devices, keys, wiring
 from app.checkpoint import Checkpoint
-from app.devices import is_out_of_memory
 from app.dit.engine import DitEngine
 from app.dit.request import PaintRequest
 from app.domain.messages import DitTask, PaintOrder
@@ -17,7 +16,6 @@ from app.queues.dit_queue import PAINT, make_celery, parse_task
 from app.service import Stages
 from app.settings import Settings, worker_name
 from app.store.jobs import JobStore
-from workers.device import WorkerDevice
 from workers.heartbeat import Heartbeat
 from workers.uploader import Painted, Uploader
 
@@ -75,7 +73,7 @@ class DitWorker:
             self._give_up(order, failure)
         except Exception as error:
             log.exception("paint_crashed", image=str(order.lease.ref))
-            code = "out_of_memory" if is_out_of_memory(error) else "dit_error"
+            code = "out_of_memory" if devices.is_out_of_memory(error) else "dit_error"
             self._give_up(order, ImageFailed(code, f"painting failed: {type(error).__name__}", retryable=True))
 
     def _on_step(self, order: PaintOrder) -> Any:  # noqa: ANN401 - a closure
@@ -121,12 +119,15 @@ def run(settings: Settings) -> None:
     name = worker_name("dit")
     client = wiring.worker_client(settings)
     store, stages = wiring.job_store(settings, client), wiring.stages(settings, client)
-    chosen = WorkerDevice.pick(settings)
+    devices.limit_threads(settings.threads)
+    device = devices.pick(settings.device)
     heartbeat = Heartbeat(
-        store, wiring.registry(client), name=name, role="dit", device=str(chosen.device), lease_s=settings.lease_s
+        store, wiring.registry(client), name=name, role="dit", device=str(device), lease_s=settings.lease_s
     )
     with heartbeat:
-        engine = DitEngine.load(Checkpoint(settings.checkpoint), device=chosen.device, dtype=chosen.dtype)
+        engine = DitEngine.load(
+            Checkpoint(settings.checkpoint), device=device, dtype=devices.dtype(settings.dtype, device)
+        )
         uploader = Uploader(wiring.worker_blobs(settings), store, stages, heartbeat)
         worker = DitWorker(engine, store, stages, heartbeat, uploader, name=name)
         _consume(settings, worker)
