@@ -27,9 +27,7 @@ def configure(settings: Settings, role: str) -> None:
         if settings.log_format == "json"
         else [
             # Plain tracebacks: the pretty ones print local variables, prompts and secrets among them.
-            structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-            )
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
         ]
     )
     handler = logging.StreamHandler(sys.stderr)
