@@ -1,7 +1,8 @@
 """Fixtures for every test. A server that cannot start fails the tests that need it; nothing is skipped."""
 
-import importlib.util
+import os
 
-pytest_plugins = ["tests.servers"]
-if importlib.util.find_spec("tests.fixtures_checkpoints"):
-    pytest_plugins.append("tests.fixtures_checkpoints")
+# Test processes run side by side: two that each spin up a thread for every core slow each other down tenfold.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+pytest_plugins = ["tests.servers", "tests.fixtures_checkpoints"]

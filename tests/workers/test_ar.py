@@ -1,0 +1,139 @@
+"""The AR worker's loop on a real server and a real engine of the tiny checkpoint."""
+
+import pytest
+import torch
+
+from app import keys, wiring
+from app.ar.engine import ArEngine
+from app.domain.job import Parameters, new_job_id
+from app.domain.messages import ImageRef
+from app.domain.sizes import Size
+from app.domain.states import ImageState
+from app.errors import Unavailable
+from tests.servers import wait_until
+from workers.ar import ArWorker
+
+S = ImageState
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_checkpoint):
+    return ArEngine.load(
+        tiny_checkpoint,
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+        slots=4,
+        max_prompt_tokens=256,
+        max_pixels=128 * 128,
+    )
+
+
+@pytest.fixture
+def worker(engine, client, store, stages, heartbeat):
+    stream = wiring.ar_stream(client, "w1")
+    stream.ensure_group()
+    made = ArWorker(engine, stream, store, stages, heartbeat, name="w1")
+    yield made
+    made.release_all()
+
+
+def _submit(store, size="64x64", n=1, prompt="a red circle", seed=3):
+    job_id = new_job_id()
+    parameters = Parameters(prompt, Size.parse(size), n, seed, 2, 1.5, 0.9, 0.75, "png")
+    store.submit(job_id, parameters, webhook_url=None, metadata={})
+    return job_id
+
+
+def _states(store, job_id):
+    return [image.state for image in store.get(job_id).images]
+
+
+def _run_until(worker, condition):
+    wait_until(lambda: (worker.step(), condition())[1], what="the worker's work")
+
+
+def test_a_mixed_group_is_planned_and_hinted(worker, store, client):
+    jobs = [_submit(store, "64x64"), _submit(store, "128x96"), _submit(store, "32x128", n=2)]
+    _run_until(worker, lambda: all(set(_states(store, job)) == {S.PLANNED} for job in jobs))
+    assert client.xlen(keys.AR_STREAM) == 0
+    assert client.llen(keys.DIT_LIST) == 4
+    for job in jobs:
+        prior = store.prior(ImageRef(job, 0))
+        assert prior.grid == store.get(job).parameters.size.large_grid
+    assert worker.idle
+
+
+def test_it_takes_no_more_than_it_has_slots_and_the_rest_later(worker, store, client):
+    job = _submit(store, n=10)
+    worker.step()
+    assert _states(store, job).count(S.PLANNING) == 4
+    assert client.xpending(keys.AR_STREAM, keys.AR_GROUP)["pending"] == 4
+    _run_until(worker, lambda: set(_states(store, job)) == {S.PLANNED})
+
+
+def test_a_bad_prompt_fails_alone_with_a_reason(worker, store):
+    good, bad = _submit(store), _submit(store, prompt="x" * 3000)
+    _run_until(worker, lambda: _states(store, good) == [S.PLANNED] and _states(store, bad) == [S.FAILED])
+    assert store.get(bad).images[0].failure.code == "prompt_too_long"
+
+
+def test_a_canceled_row_leaves_its_slot(worker, engine, store):
+    job = _submit(store)
+    worker.step()
+    assert len(engine.running) == 1
+    store.cancel(ImageRef(job, 0))
+    _run_until(worker, lambda: not engine.running)
+    assert worker.idle
+    assert _states(store, job) == [S.CANCELED]
+
+
+def test_work_is_given_back_uncounted_when_the_worker_stops(worker, engine, store):
+    job = _submit(store, n=2)
+    worker.step()
+    worker.release_all()
+    assert _states(store, job) == [S.QUEUED, S.QUEUED]
+    assert [image.ar_attempts for image in store.get(job).images] == [0, 0]
+    assert not engine.running
+    _run_until(worker, lambda: set(_states(store, job)) == {S.PLANNED})
+
+
+def test_results_are_kept_while_redis_is_away(worker, store, stages, monkeypatch):
+    """The server itself is killed in tests/integration; here each call that may fail does so once, in turn."""
+    job, calls = _submit(store, n=2), []
+    hand_over = stages.hand_over
+
+    def failing(lease, prior):
+        calls.append(lease)
+        if len(calls) in (1, 3):
+            raise Unavailable("away")
+        hand_over(lease, prior)
+
+    monkeypatch.setattr(stages, "hand_over", failing)
+    _run_until(worker, lambda: set(_states(store, job)) == {S.PLANNED})
+    assert len(calls) == 4
+    assert [image.ar_attempts for image in store.get(job).images] == [1, 1]
+
+
+def test_a_hint_whose_claim_did_not_get_through_is_tried_again(worker, store, monkeypatch):
+    job, calls = _submit(store), []
+    claim = store.claim_plan
+
+    def failing(*arguments, **keywords):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise Unavailable("away")
+        return claim(*arguments, **keywords)
+
+    monkeypatch.setattr(store, "claim_plan", failing)
+    _run_until(worker, lambda: _states(store, job) == [S.PLANNED])
+    assert len(calls) == 2
+
+
+def test_tokens_follow_from_the_seed_whatever_shares_the_batch(worker, store):
+    alone = _submit(store, seed=11)
+    _run_until(worker, lambda: _states(store, alone) == [S.PLANNED])
+    others = [_submit(store, "128x128", seed=1), _submit(store, "32x32", prompt="other", seed=2)]
+    again = _submit(store, seed=10, n=2)
+    _run_until(worker, lambda: all(set(_states(store, job)) == {S.PLANNED} for job in [*others, again]))
+    assert store.prior(ImageRef(again, 1)) == store.prior(ImageRef(alone, 0))
+    assert store.prior(ImageRef(again, 0)) != store.prior(ImageRef(alone, 0))

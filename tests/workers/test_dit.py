@@ -1,0 +1,140 @@
+"""The DiT worker's step on a real server, real storage and a real engine of the tiny checkpoint."""
+
+import pytest
+import torch
+
+from app import keys, wiring
+from app.dit.engine import DitEngine
+from app.domain.job import Parameters, new_job_id
+from app.domain.messages import DitTask, ImageRef
+from app.domain.prior import PriorTokens
+from app.domain.sizes import Size
+from app.domain.states import ImageState
+from app.errors import ImageFailed
+from tests.store.orders import plan
+from workers.dit import DitWorker
+from workers.uploader import Uploader
+
+S = ImageState
+SIZE = Size(64, 96)
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_checkpoint):
+    return DitEngine.load(tiny_checkpoint, device=torch.device("cpu"), dtype=torch.float32)
+
+
+@pytest.fixture
+def uploader(settings, store, stages, heartbeat):
+    return Uploader(wiring.worker_blobs(settings), store, stages, heartbeat)
+
+
+@pytest.fixture
+def worker(engine, store, stages, heartbeat, uploader):
+    return DitWorker(engine, store, stages, heartbeat, uploader, name="w1")
+
+
+def _planned(store, steps=3) -> ImageRef:
+    job_id = new_job_id()
+    store.submit(
+        job_id, Parameters("a red circle", SIZE, 1, 3, steps, 1.5, 0.9, 0.75, "png"), webhook_url=None, metadata={}
+    )
+    ref = ImageRef(job_id, 0)
+    grid = SIZE.large_grid
+    store.hand_over(plan(store, ref), PriorTokens(grid, tuple(range(grid.tokens))))
+    return ref
+
+
+def _image(store, ref):
+    return store.get(ref.job_id).images[ref.index]
+
+
+def test_a_hint_becomes_a_committed_picture(worker, uploader, store):
+    ref = _planned(store)
+    worker.step(DitTask(ref.job_id, 0))
+    uploader.close(20)
+    image = _image(store, ref)
+    assert image.state is S.SUCCEEDED
+    assert image.stored.key == f"jobs/{ref.job_id}/0/2.png"
+
+
+def test_a_second_hint_paints_nothing(worker, uploader, store, client):
+    ref = _planned(store)
+    for _ in range(2):
+        worker.step(DitTask(ref.job_id, 0))
+    uploader.close(20)
+    assert _image(store, ref).dit_attempts == 1
+    assert client.xlen(keys.events(ref.job_id)) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "code"),
+    [
+        (ImageFailed("nan_output", "not a number", retryable=True), S.PLANNED, None),
+        (ImageFailed("broken", "for good"), S.FAILED, "broken"),
+        (ValueError("a bug"), S.PLANNED, None),
+        (torch.OutOfMemoryError("no memory"), S.PLANNED, None),
+    ],
+)
+def test_failures_are_sorted_and_the_worker_goes_on(
+    worker, engine, uploader, store, client, monkeypatch, error, state, code
+):
+    ref = _planned(store)
+
+    def broken(request, on_step):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "paint", broken)
+        worker.step(DitTask(ref.job_id, 0))
+    image = _image(store, ref)
+    assert image.state is state
+    assert (image.failure.code if image.failure else None) == code
+    assert client.llen(keys.DIT_LIST) == (1 if state is S.PLANNED else 0)
+    other = _planned(store)
+    worker.step(DitTask(other.job_id, 0))
+    uploader.close(20)
+    assert _image(store, other).state is S.SUCCEEDED
+
+
+def test_an_image_that_always_fails_ends_with_its_last_reason(worker, engine, store, monkeypatch):
+    ref = _planned(store)
+
+    def broken(request, on_step):
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(engine, "paint", broken)
+    for _ in range(3):
+        worker.step(DitTask(ref.job_id, 0))
+    assert _image(store, ref).failure.code == "out_of_memory"
+
+
+def test_a_cancel_frees_the_device_within_a_step_of_being_seen(worker, engine, heartbeat, store, monkeypatch):
+    ref, steps = _planned(store, steps=50), []
+    paint = engine.paint
+
+    def watched(request, on_step):
+        def on_each(step):
+            steps.append(step)
+            if step == 3:
+                store.cancel(ref)
+                lease = next(iter(heartbeat._steps))
+                while not heartbeat.lost(lease):
+                    pass
+            on_step(step)
+
+        return paint(request, on_each)
+
+    monkeypatch.setattr(engine, "paint", watched)
+    worker.step(DitTask(ref.job_id, 0))
+    assert steps == [1, 2, 3]
+    assert _image(store, ref).state is S.CANCELED
+
+
+def test_a_stopping_worker_gives_the_image_back_after_its_grace(worker, store, client):
+    ref = _planned(store, steps=50)
+    worker.stop(0.0)
+    worker.step(DitTask(ref.job_id, 0))
+    image = _image(store, ref)
+    assert (image.state, image.dit_attempts) == (S.PLANNED, 0)
+    assert client.llen(keys.DIT_LIST) == 1
