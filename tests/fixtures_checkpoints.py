@@ -1,4 +1,4 @@
-"""Checkpoints for tests: the trained small one, and a random tiny one built once a session."""
+"""Checkpoints for tests: the trained small one, and a random tiny one built once a run."""
 
 import pytest
 

@@ -27,9 +27,7 @@ DONE_S = 180.0
 class RunningStack:
     """One `planpaint up`. Everything goes through its front door, or through the pids of its children."""
 
-    def __init__(
-        self, data: Path, *, environment: dict[str, str] | None = None, arguments: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, data: Path, *, environment: dict[str, str] | None = None) -> None:
         self.data = data
         self.url = f"http://127.0.0.1:{free_ports(1)[0]}"
         clean = {name: value for name, value in os.environ.items() if not name.startswith("PLANPAINT_")}
@@ -37,8 +35,7 @@ class RunningStack:
         self.output = data / "up.out"
         with self.output.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "app.cli", "up", "--port", self.url.rsplit(":", 1)[1]]
-                + ["--data-dir", str(data), *arguments],
+                [sys.executable, "-m", "app.cli", "up", "--port", self.url.rsplit(":", 1)[1], "--data-dir", str(data)],
                 env=clean | FAST | (environment or {}),
                 stdout=out,
                 stderr=subprocess.STDOUT,

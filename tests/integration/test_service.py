@@ -2,8 +2,9 @@
 
 import io
 import json
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
 import requests
@@ -102,12 +103,9 @@ class Receiver:
 
 
 @pytest.fixture
-def secret(stack) -> Iterator[str]:
-    import subprocess
-    import sys
-
+def secret(stack) -> str:
     command = [sys.executable, "-m", "app.cli", "webhook-secret", "--data-dir", str(stack.data)]
-    yield subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_webhooks_announce_each_image_and_the_job(stack, secret, httpserver):
