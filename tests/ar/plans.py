@@ -1,0 +1,38 @@
+"""Requests and runs of an AR engine."""
+
+from app.ar.engine import ArEngine
+from app.ar.request import ArFailure, ArRequest, ArResult
+from app.domain.sizes import Size
+
+
+def request(
+    key: str,
+    *,
+    prompt: str = "a red circle on a white background",
+    size: str = "64x64",
+    seed: int = 0,
+    temperature: float = 0.9,
+    top_p: float = 0.75,
+) -> ArRequest:
+    return ArRequest(key=key, prompt=prompt, size=Size.parse(size), seed=seed, temperature=temperature, top_p=top_p)
+
+
+def finish(engine: ArEngine) -> dict[str, ArResult | ArFailure]:
+    """Step until no row runs; what ended, by key."""
+    ended: dict[str, ArResult | ArFailure] = {}
+    while engine.running:
+        for item in engine.step():
+            assert item.key not in ended
+            ended[item.key] = item
+    return ended
+
+
+def plan(engine: ArEngine, *requests: ArRequest) -> dict[str, tuple[int, ...]]:
+    """The ids of requests admitted together."""
+    assert engine.admit(requests) == []
+    return {key: item.prior.ids for key, item in finish(engine).items()}
+
+
+def alone(engine: ArEngine, requests: list[ArRequest]) -> dict[str, tuple[int, ...]]:
+    """The ids of requests run one after the other, each as the only row."""
+    return {key: ids for one in requests for key, ids in plan(engine, one).items()}

@@ -1,0 +1,243 @@
+import random
+
+import pytest
+import torch
+
+from app.ar.engine import ArEngine, most_tokens
+from app.ar.request import ArFailure
+from app.domain.sizes import Size
+from tests.ar.plans import alone, finish, plan, request
+
+PROMPT = 'a red circle on a white background with the text "HI"'
+SIZES = ["256x256", "256x320", "192x96", "300x200"]
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("demo", "256x256"), ("demo", "300x200"), *(("tiny", size) for size in SIZES)]
+)
+def test_greedy_ids_are_those_of_generate(name, size, engines, references):
+    planned = plan(engines[name], request("a", prompt=PROMPT, size=size, temperature=0))
+    assert planned["a"] == references[name].greedy(PROMPT, Size.parse(size))
+
+
+MIXED = [
+    request("small", prompt="a", size="32x32", seed=1),
+    request("square", prompt=PROMPT, size="128x128", seed=2),
+    request("wide", prompt="a small green star above a big blue triangle, in the snow", size="256x64", seed=3),
+    request("tall", prompt="猫", size="40x200", seed=4, temperature=5.0, top_p=1.0),
+    request("greedy", prompt=PROMPT, size="128x96", temperature=0),
+    request("long", prompt="star " * 40, size="64x64", seed=6, top_p=0.99, temperature=1.5),
+]
+
+
+@pytest.mark.parametrize(("name", "requests"), [("demo", MIXED[1:4]), ("tiny", MIXED)], ids=["demo", "tiny"])
+def test_a_row_has_the_same_ids_alone_and_among_others(name, requests, engines):
+    """Rows of any size and prompt, joining at different steps, in slots that others used, with some taken out."""
+    engine = engines[name]
+    expected = alone(engine, requests)
+    assert plan(engine, *requests) == expected
+    draw = random.Random(name)
+    waiting, planned = [*requests, *(request(f"stopped {i}", seed=i) for i in range(3))], {}
+    draw.shuffle(waiting)
+    while waiting or engine.running:
+        if waiting and engine.free_slots and draw.random() < 0.05:
+            assert engine.admit([waiting.pop()]) == []
+        planned |= {item.key: item.prior.ids for item in engine.step()}
+        for key in engine.running:
+            if key.startswith("stopped") and draw.random() < 0.02:
+                engine.evict(key)
+    assert {key: planned[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize("name", ["demo", "tiny"])
+def test_a_rows_logits_are_the_same_bits_in_any_company(name, engines, monkeypatch):
+    """Stricter than the same ids: it would take thousands of pictures to see a draw flipped by a last bit."""
+    engine, seen = engines[name], []
+    decode = engine._decoder.decode
+
+    def spy(*given):
+        logits = decode(*given)
+        seen.append(logits[engine.running.index("a")].clone())
+        return logits
+
+    monkeypatch.setattr(engine._decoder, "decode", spy)
+    engine.admit([request("a")])
+    for _ in range(60):
+        engine.step()
+    expected = seen.copy()
+    engine.evict("a")
+    seen.clear()
+    monkeypatch.undo()
+    engine.admit([request("b", size="300x200", prompt="long " * 40), request("c")])
+    for _ in range(20):
+        engine.step()
+    monkeypatch.setattr(engine._decoder, "decode", spy)
+    engine.admit([request("d", prompt=""), request("a")])
+    for _ in range(20):
+        engine.step()
+    engine.evict("b")  # "a" moves into its slot
+    assert engine.running[0] == "a"
+    for _ in range(20):
+        engine.step()
+    engine.admit([request("e", seed=1), request("f", prompt="long " * 45)])
+    for _ in range(20):
+        engine.step()
+    assert all(map(torch.equal, seen, expected))
+
+
+def test_the_seed_decides(engines):
+    engine = engines["tiny"]
+    first = plan(engine, request("a", seed=5), request("b", seed=6), request("c", seed=5))
+    assert first["a"] == first["c"] != first["b"]
+    assert plan(engine, request("a", seed=5))["a"] == first["a"]
+
+
+@pytest.mark.parametrize("size", [*SIZES, "1x1", "512x32"])
+def test_the_large_grid_comes_whole_and_from_the_codebook(size, engines, references):
+    engine, size = engines["tiny"], Size.parse(size)
+    codes = references["tiny"].model.config.vq_config.num_embeddings
+    assert codes < references["tiny"].model.config.text_config.vision_vocab_size
+    assert engine.admit([request("a", size=str(size), temperature=50.0, top_p=1.0)]) == []
+    steps, ended = 0, []
+    while not ended:
+        ended, steps = engine.step(), steps + 1
+    assert steps == size.preview_grid.tokens + size.large_grid.tokens - 1  # the first token comes from the prompt
+    prior = ended[0].prior
+    assert prior.grid == size.large_grid
+    assert all(0 <= code < codes for code in prior.ids)
+    assert ended[0].seconds > 0
+
+
+def test_rows_leave_at_their_own_step(engines):
+    engine = engines["tiny"]
+    assert engine.admit([request("large", size="128x128"), request("small", size="32x32")]) == []
+    assert engine.running == ("large", "small")
+    assert engine.free_slots == 4
+    assert list(finish(engine)) == ["small", "large"]
+    assert engine.free_slots == 6
+    assert engine.step() == []
+
+
+def test_a_refused_request_harms_no_other(engines):
+    engine = engines["tiny"]
+    refused = engine.admit(
+        [
+            request("long", prompt="x" * 300),
+            request("fine", seed=3),
+            request("large", size="1024x1024"),
+            request("broken", prompt="\ud800"),
+        ]
+    )
+    assert [(failure.key, failure.code, failure.retryable) for failure in refused] == [
+        ("long", "prompt_too_long", False),
+        ("large", "size_too_large", False),
+        ("broken", "invalid_prompt", False),
+    ]
+    assert "256" in refused[0].message
+    assert engine.running == ("fine",)
+    assert finish(engine)["fine"].prior.ids == plan(engine, request("fine", seed=3))["fine"]
+
+
+def test_admitting_too_many_or_a_key_twice_starts_nothing(engines):
+    engine = engines["tiny"]
+    with pytest.raises(ValueError, match="6 slots are free"):
+        engine.admit([request(str(i)) for i in range(7)])
+    with pytest.raises(ValueError, match="keys"):
+        engine.admit([request("a"), request("a")])
+    assert engine.running == ()
+
+
+def test_evicting_frees_the_slot_and_unknown_keys_are_ignored(engines):
+    engine = engines["tiny"]
+    engine.admit([request("a"), request("b")])
+    engine.step()
+    engine.evict("a")
+    engine.evict("nobody")
+    assert engine.running == ("b",)
+
+
+@pytest.mark.parametrize("poisoned", [0, 1, 2])
+def test_a_row_that_turns_to_nan_fails_alone(poisoned, engines):
+    engine = engines["tiny"]
+    requests = [request(str(i), seed=i, size="96x96") for i in range(3)]
+    expected = plan(engine, *requests)
+    engine.admit(requests)
+    for _ in range(10):
+        engine.step()
+    engine._state.rotary[poisoned] = float("nan")  # as broken memory or an overflow would
+    ended = finish(engine)
+    assert ended.pop(str(poisoned)) == ArFailure(
+        str(poisoned), "nan_output", "the AR model's output was not a number", retryable=True
+    )
+    assert {key: item.prior.ids for key, item in ended.items()} == {key: expected[key] for key in ended}
+    assert plan(engine, *requests) == expected  # its slot is usable again
+
+
+def test_a_nan_prompt_fails_at_the_next_look(engines, monkeypatch):
+    engine = engines["tiny"]
+    prefill = engine._decoder.prefill
+    monkeypatch.setattr(engine._decoder, "prefill", lambda *given: prefill(*given) * float("nan"))
+    assert engine.admit([request("a")]) == []
+    monkeypatch.undo()
+    assert finish(engine)["a"].code == "nan_output"
+
+
+def test_an_error_while_reading_a_prompt_leaves_no_half_row(engines, monkeypatch):
+    engine = engines["tiny"]
+    expected = plan(engine, request("a"), request("b", seed=1))
+
+    def fail(*_, **__):
+        raise torch.OutOfMemoryError
+
+    assert engine.admit([request("a")]) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._state, "draw", fail)
+        with pytest.raises(torch.OutOfMemoryError):
+            engine.admit([request("b", seed=1)])
+    assert engine.running == ("a",)
+    assert engine.admit([request("b", seed=1)]) == []
+    assert {key: item.prior.ids for key, item in finish(engine).items()} == expected
+
+
+def test_the_longest_prompt_of_the_largest_picture_fits_its_slot(tiny_checkpoint):
+    engine = ArEngine.load(
+        tiny_checkpoint,
+        device=torch.device("cpu"),
+        dtype=torch.bfloat16,
+        slots=1,
+        max_prompt_tokens=100,
+        max_pixels=96 * 96,
+    )
+    largest = max(
+        (Size(9216 // height, height) for height in range(5, 2049)),
+        key=lambda size: size.preview_grid.tokens + size.large_grid.tokens,
+    )
+    assert most_tokens(96 * 96) == largest.preview_grid.tokens + largest.large_grid.tokens
+    frame = len(engine._prompts.encode("", largest))
+    fits = request("fits", prompt="x" * (100 - frame), size=str(largest))
+    assert len(plan(engine, fits)["fits"]) == largest.large_grid.tokens
+    assert engine.admit([request("over", prompt="x" * (101 - frame), size=str(largest))])[0].code == "prompt_too_long"
+
+
+def test_weights_that_are_missing_are_not_drawn_at_random(tiny_checkpoint, tmp_path):
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    from app.checkpoint import Checkpoint
+    from app.errors import BrokenCheckpoint
+
+    shutil.copytree(tiny_checkpoint.folder, tmp_path / "copy")
+    path = tmp_path / "copy" / "vision_language_encoder" / "model.safetensors"
+    weights = load_file(path)
+    del weights["lm_head.weight"]
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(BrokenCheckpoint, match=r"vision_language_encoder lack lm_head\.weight"):
+        ArEngine.load(
+            Checkpoint(tmp_path / "copy"),
+            device=torch.device("cpu"),
+            dtype=torch.float32,
+            slots=1,
+            max_prompt_tokens=64,
+            max_pixels=1024,
+        )
