@@ -10,7 +10,6 @@ from api.parts import Parts
 from api.problems import Problem
 from api.prompts import PromptLimit
 from app import __version__, logs, settings, wiring
-from app.checkpoint import Checkpoint
 from app.errors import RefusedInput
 from app.settings import Settings
 
@@ -54,11 +53,7 @@ def _parts(effective: Settings) -> Parts:
         store=wiring.job_store(effective, client),
         registry=wiring.registry(client),
         blobs=wiring.api_blobs(effective),
-        prompt_limit=PromptLimit(
-            Checkpoint(effective.checkpoint),
-            max_chars=effective.max_prompt_chars,
-            max_tokens=effective.max_prompt_tokens,
-        ),
+        prompt_limit=PromptLimit.of(effective),
     )
 
 

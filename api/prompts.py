@@ -1,9 +1,12 @@
 """Counts a prompt's AR tokens before anything is queued, with the checkpoint's own tokenizer file."""
 
+from typing import Self
+
 from tokenizers import Tokenizer
 
 from app.checkpoint import Checkpoint
 from app.errors import BrokenCheckpoint, RefusedInput
+from app.settings import Settings
 
 #: Tokens that the chat template and the grid sizes add to a prompt, with some to spare.
 _TEMPLATE_TOKENS = 40
@@ -20,6 +23,12 @@ class PromptLimit:
             raise BrokenCheckpoint(f"the checkpoint file {path} is not a tokenizer: {error}") from error
         self._max_chars = max_chars
         self._max_tokens = max_tokens - _TEMPLATE_TOKENS
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        return cls(
+            Checkpoint(settings.checkpoint), max_chars=settings.max_prompt_chars, max_tokens=settings.max_prompt_tokens
+        )
 
     def check(self, prompt: str) -> None:
         """Raises RefusedInput for a prompt that no AR worker would take."""

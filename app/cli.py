@@ -10,7 +10,9 @@ from typing import NoReturn
 
 import click
 
+from api.prompts import PromptLimit
 from app import __version__, logs, settings, wiring
+from app.checkpoint import AR_PARTS, DIT_PARTS, Checkpoint
 from app.errors import Misconfigured, PlanpaintError, Unavailable
 from app.launcher.child import EX_CONFIG
 from app.launcher.interrupt import Interrupted, raise_on_signals
@@ -70,6 +72,8 @@ def _leave() -> NoReturn:
 def api() -> None:
     """Run the HTTP API (gunicorn with gevent)."""
     effective = settings.load()
+    # Here it is one sentence and the right exit status; inside gunicorn it would be a traceback of each worker.
+    PromptLimit.of(effective)
     # A new process image: gevent must patch the standard library before anything has imported it.
     os.execv(  # noqa: S606 - our own interpreter with our own arguments
         sys.executable,
@@ -94,35 +98,43 @@ def api() -> None:
 @cli.command()
 def ar() -> None:
     """Run one AR worker: plans images in one batch on one device."""
+    effective = _role("ar")
+    # Before torch is loaded, which takes seconds.
+    Checkpoint(effective.checkpoint).verify(AR_PARTS)
     from workers import ar as worker
 
-    worker.run(_role("ar"))
+    worker.run(effective)
     _leave()
 
 
 @cli.command()
 def dit() -> None:
     """Run one DiT worker: paints one image at a time on one device."""
+    effective = _role("dit")
+    # Before torch is loaded, which takes seconds.
+    Checkpoint(effective.checkpoint).verify(DIT_PARTS)
     from workers import dit as worker
 
-    worker.run(_role("dit"))
+    worker.run(effective)
     _leave()
 
 
 @cli.command()
 def courier() -> None:
     """Run the courier: delivers webhooks."""
+    effective = _role("courier")
     from workers import courier as worker
 
-    worker.run(_role("courier"))
+    worker.run(effective)
 
 
 @cli.command()
 def sweeper() -> None:
     """Run the sweeper: recovers the work of dead workers."""
+    effective = _role("sweeper")
     from workers import sweeper as worker
 
-    worker.run(_role("sweeper"))
+    worker.run(effective)
 
 
 @cli.group()

@@ -61,7 +61,9 @@ class ArWorker:
             if not self._engine.running:
                 time.sleep(_PAUSE_S)
         self._drop_lost()
-        self._ended += self._engine.step()
+        order = list(self._leases)
+        # First come, first painted: rows that end at the same step are handed over in the order of their claims.
+        self._ended += sorted(self._engine.step(), key=lambda ended: order.index(ended.key))
 
     def release_all(self) -> None:
         """Give back what is not finished; another worker takes it at once."""

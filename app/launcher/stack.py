@@ -12,6 +12,7 @@ import requests
 
 from app import settings as settings_module
 from app import wiring
+from app.checkpoint import AR_PARTS, DIT_PARTS, Checkpoint
 from app.errors import Misconfigured, PlanpaintError, Unavailable
 from app.launcher import embedded
 from app.launcher.child import Child
@@ -65,6 +66,8 @@ class Stack:
 
     def _start(self) -> None:
         environment = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)} | self._overrides
+        # What cannot work is said before anything is started.
+        Checkpoint(settings_module.load(environment).checkpoint).verify(AR_PARTS + DIT_PARTS)
         environment |= self._start_servers(environment)
         # On one host the workers share its cores; each would otherwise take them all.
         environment.setdefault(

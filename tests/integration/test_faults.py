@@ -16,8 +16,8 @@ from tests.servers import wait_until
 pytestmark = pytest.mark.xdist_group("stack")
 
 
-def _submit_all(stack: RunningStack, **fields) -> list[str]:
-    return [stack.submit(prompt, temperature=0, **fields)["id"] for prompt in SURE]
+def _submit_some(stack: RunningStack, **fields) -> list[str]:
+    return [stack.submit(prompt, temperature=0, **fields)["id"] for prompt in SURE[:3]]
 
 
 def _judge_all(stack: RunningStack, ids: list[str]) -> list[dict]:
@@ -43,7 +43,7 @@ def _kill(stack: RunningStack, role: str) -> int:
 
 
 def test_an_ar_worker_killed_while_it_plans(stack):
-    ids = _submit_all(stack)
+    ids = _submit_some(stack)
     wait_until(lambda: any(_running(stack, job_id, "ar") for job_id in ids), what="planning")
     _kill(stack, "ar")
     jobs = _judge_all(stack, ids)
@@ -51,7 +51,7 @@ def test_an_ar_worker_killed_while_it_plans(stack):
 
 
 def test_a_dit_worker_killed_while_it_paints_does_not_plan_again(stack):
-    ids = _submit_all(stack, steps=30)
+    ids = _submit_some(stack, steps=30)
     wait_until(lambda: any(_painting(stack, job_id) for job_id in ids), timeout=60, what="painting")
     _kill(stack, "dit")
     jobs = _judge_all(stack, ids)
@@ -80,7 +80,7 @@ def test_every_worker_killed_right_after_a_submit(stack):
 
 
 def test_redis_killed_and_restarted_loses_nothing(stack):
-    ids = _submit_all(stack, steps=20)
+    ids = _submit_some(stack, steps=30)
     wait_until(lambda: any(_running(stack, job_id, "dit") for job_id in ids), timeout=60, what="painting")
     os.kill(stack.pid("valkey"), signal.SIGKILL)
     answer = requests.get(f"{stack.url}/v1/jobs/{ids[0]}", timeout=3)
@@ -89,7 +89,7 @@ def test_redis_killed_and_restarted_loses_nothing(stack):
 
 
 def test_object_storage_killed_and_restarted_loses_nothing(stack):
-    ids = _submit_all(stack, steps=20)
+    ids = _submit_some(stack, steps=30)
     wait_until(lambda: any(_running(stack, job_id, "dit") for job_id in ids), timeout=60, what="painting")
     os.kill(stack.pid("weed"), signal.SIGKILL)
     jobs = _judge_all(stack, ids)
