@@ -25,7 +25,7 @@ up: $(STAMP)
 	$(BIN)/planpaint up
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(STAMP)
 	$(BIN)/ruff format --check app api workers tests

@@ -4,7 +4,6 @@ import io
 import os
 import signal
 
-import pytest
 import requests
 from PIL import Image
 
@@ -12,8 +11,6 @@ from tests.integration.stack import RunningStack, alive
 from tests.integration.test_service import SURE
 from tests.pictures import judge
 from tests.servers import wait_until
-
-pytestmark = pytest.mark.xdist_group("stack")
 
 
 def _submit_some(stack: RunningStack, **fields) -> list[str]:

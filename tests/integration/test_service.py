@@ -17,8 +17,6 @@ from tests.integration.stack import RunningStack
 from tests.pictures import judge
 from tests.servers import wait_until
 
-pytestmark = pytest.mark.xdist_group("stack")
-
 #: Greedy and one shape: prompts that the demo checkpoint draws right every time.
 SURE = (
     "a red circle on a blue background",

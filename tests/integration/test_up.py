@@ -16,8 +16,6 @@ from app.launcher.child import EX_CONFIG
 from tests.integration.stack import RunningStack, alive
 from tests.servers import wait_until
 
-pytestmark = pytest.mark.xdist_group("up")
-
 
 def _gone(pids) -> bool:
     return not [pid for pid in pids if alive(pid)]
