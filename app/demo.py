@@ -11,7 +11,7 @@ import requests
 from PIL import Image, ImageDraw
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from app.launcher.ports import free_ports
 from app.launcher.stack import Stack
@@ -120,7 +120,7 @@ def _download(job: dict[str, Any], out: Path) -> list[Picture]:
 
 
 def _table(pictures: list[Picture]) -> Table:
-    table = Table("job", "image", "size", "seed", "AR s", "DiT s", "total s", "file")
+    table = Table("job", "image", "size", "seed", "AR s", "DiT s", "total s", Column("file", overflow="fold"))
     for picture in pictures:
         image, timings = picture.image, picture.image["timings"]
         table.add_row(

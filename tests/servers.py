@@ -29,6 +29,7 @@ class Servers:
     """Settings that name the servers, and the servers as children."""
 
     environment: dict[str, str]
+    s3_ports: tuple[int, ...]
     valkey: Child
     seaweedfs: Child
 
@@ -50,6 +51,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
             "PLANPAINT_S3_ACCESS_KEY": credentials.s3_access_key,
             "PLANPAINT_S3_SECRET_KEY": credentials.s3_secret_key,
         },
+        credentials.s3_ports,
         valkey,
         weed,
     )

@@ -45,6 +45,16 @@ def test_nobody_gets_in_without_credentials(settings):
     assert requests.get(settings.s3_endpoint + "/planpaint?list-type=2", timeout=5).status_code == 403
 
 
+def test_no_port_of_the_server_takes_an_unsigned_upload(servers):
+    for port in servers.s3_ports:
+        for path in ("/buckets/planpaint/x", "/planpaint/x", "/submit"):
+            try:
+                answer = requests.post(f"http://127.0.0.1:{port}{path}", files={"file": b"x"}, timeout=5)
+            except requests.ConnectionError:
+                continue
+            assert answer.status_code >= 400, (port, path, answer.status_code)
+
+
 def test_an_upload_whose_bytes_do_not_match_its_checksum_is_refused(blobs):
     with pytest.raises(ImageFailed) as failed:
         blobs.put("jobs/job_3/0/1.png", b"picture", "image/png", hashlib.sha256(b"other").digest())

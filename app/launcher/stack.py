@@ -1,5 +1,6 @@
 """The whole stack: which children there are, in which order they start and stop, and when it is ready."""
 
+import fcntl
 import json
 import os
 import sys
@@ -7,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 import requests
 
@@ -52,6 +54,7 @@ class Stack:
     def __enter__(self) -> "Stack":
         self._logs.mkdir(parents=True, exist_ok=True)
         self._data.chmod(0o700)
+        self._lock = self._take_folder()
         try:
             self._start()
         except BaseException:
@@ -63,6 +66,16 @@ class Stack:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _take_folder(self) -> IO[bytes]:
+        """One stack a folder: two Valkeys over one append-only file would destroy it. The kernel frees the lock."""
+        lock = (self._data / "lock").open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise Misconfigured(f"another stack runs in {self._data}; name another --data-dir") from None
+        return lock
 
     def _start(self) -> None:
         environment = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)} | self._overrides
@@ -164,6 +177,7 @@ class Stack:
         if self._credentials is not None:
             embedded.remove_sockets(self._credentials)
         (self._data / "runtime.json").unlink(missing_ok=True)
+        self._lock.close()
 
 
 def running_environment(data: Path) -> dict[str, str]:

@@ -29,6 +29,7 @@ def test_stop_is_clean_and_the_next_start_resumes_unfinished_jobs(tmp_path):
         wait_until(lambda: first.get(jobs[0])["images"][0]["stage"] == "dit", timeout=60, what="painting")
         pids = list(first.children())
         assert len(pids) == 7
+        assert "another stack" in _refusal("up", "--data-dir", str(first.data), "--port", _free())
         started = time.monotonic()
         assert first.stop(signal.SIGINT) == 0
         # The bound that operators are promised.
