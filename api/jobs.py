@@ -9,7 +9,7 @@ from flask_openapi import APIBlueprint, Tag
 from api.parts import Parts
 from api.problems import Problem
 from api.schemas import ImagePath, JobOut, JobPath, JobRequest, PriorOut
-from app.domain.job import Job, Parameters
+from app.domain.job import Job, Parameters, Priority
 from app.domain.sizes import Size
 from app.errors import NotFound, NotReady, RefusedInput
 from app.service import Submission, draw_seed, find_image
@@ -62,7 +62,7 @@ def _submission(body: JobRequest) -> Submission:
         top_p=body.top_p,
         output_format=body.output_format,
     )
-    return Submission(parameters, body.webhook_url, body.metadata)
+    return Submission(parameters, Priority(body.priority), body.webhook_url, body.metadata)
 
 
 @blueprint.post("", summary="Submit a job", responses={"202": JobOut, "400": Problem, "413": Problem, "415": Problem})

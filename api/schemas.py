@@ -41,6 +41,9 @@ class JobRequest(BaseModel):
     temperature: Finite = Field(0.9, ge=0, le=2, description="of the AR stage; 0: always the likeliest token")
     top_p: Finite = Field(0.75, gt=0, le=1, description="nucleus of the AR stage")
     output_format: Literal["png", "jpeg", "webp"] = "png"
+    priority: Literal["realtime", "batch"] = Field(
+        "realtime", description="batch waits behind realtime, never for ever"
+    )
     webhook_url: str | None = Field(None, max_length=2048, description="receives signed events of this job")
     metadata: dict[str, Any] = Field(default_factory=dict, description="yours; echoed in every answer and event")
 
@@ -152,6 +155,7 @@ class JobOut(BaseModel):
     completed_at: str | None
     parameters: EffectiveParameters
     images: list[ImageOut]
+    priority: Literal["realtime", "batch"]
     webhook_url: str | None
     metadata: dict[str, Any]
     urls: JobUrls

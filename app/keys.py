@@ -14,10 +14,13 @@ planpaint:stats                   hash    totals since the store was made
 planpaint:webhook-secret          string  the signing secret when settings have none
 """
 
+from app.domain.job import Priority
+
 PREFIX = "planpaint:"
 
 DUE = PREFIX + "due"
-AR_STREAM = PREFIX + "ar"
+AR_REALTIME = PREFIX + "ar:realtime"
+AR_BATCH = PREFIX + "ar:batch"
 AR_GROUP = "ar"
 DIT_QUEUE = "dit"
 DIT_LIST = PREFIX + DIT_QUEUE
@@ -25,6 +28,10 @@ OUTBOX = PREFIX + "outbox"
 WORKERS = PREFIX + "workers"
 STATS = PREFIX + "stats"
 WEBHOOK_SECRET = PREFIX + "webhook-secret"
+
+
+def ar_stream(priority: Priority) -> str:
+    return AR_BATCH if priority is Priority.BATCH else AR_REALTIME
 
 
 def job(job_id: str) -> str:

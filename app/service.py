@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from app.domain.job import SEED_LIMIT, Job, Parameters, new_job_id
+from app.domain.job import SEED_LIMIT, Job, Parameters, Priority, new_job_id
 from app.domain.messages import DitTask, ImageRef, Lease
 from app.domain.prior import PriorTokens
 from app.domain.states import ImageState
@@ -25,6 +25,7 @@ class Submission:
     """A checked request. `seed` None: the server draws one, and echoes it."""
 
     parameters: Parameters
+    priority: Priority
     webhook_url: str | None
     metadata: dict[str, Any]
 
@@ -42,7 +43,11 @@ class Intake:
     def submit(self, submission: Submission) -> Job:
         job_id = new_job_id()
         self._store.submit(
-            job_id, submission.parameters, webhook_url=submission.webhook_url, metadata=submission.metadata
+            job_id,
+            submission.parameters,
+            priority=submission.priority,
+            webhook_url=submission.webhook_url,
+            metadata=submission.metadata,
         )
         return self._store.get(job_id)
 

@@ -73,6 +73,7 @@ def job_view(job: Job, base_url: str) -> dict[str, Any]:
         "completed_at": timestamp(job.completed_at),
         "parameters": parameters_view(job),
         "images": [image_view(job, image, base_url) for image in job.images],
+        "priority": job.priority.value,
         "webhook_url": job.webhook_url,
         "metadata": job.metadata,
         "urls": {"get": url, "cancel": f"{url}/cancel"},

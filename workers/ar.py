@@ -76,12 +76,14 @@ class ArWorker:
         free = self._engine.free_slots - len(self._hints)
         idle = not self._engine.running and not self._ended and not self._hints
         if free > 0 and (idle or time.monotonic() - self._polled_at > _POLL_S):
-            self._hints += self._stream.read(free, block_ms=_BLOCK_MS if idle else None)
+            self._hints += self._stream.read(free) or (self._stream.wait(_BLOCK_MS) if idle else [])
             self._polled_at = time.monotonic()
-        while self._hints:
+        while self._hints and self._engine.free_slots:
             hint = self._hints[0]
             self._claims += 1
             order = self._store.claim_plan(hint.ref, entry=hint.entry, token=f"{self._name}/{self._claims}")
+            if order is None:
+                self._stream.drop(hint)
             # Forgotten only now: a hint whose claim did not get through is tried again.
             self._hints.pop(0)
             if order is not None:
@@ -151,7 +153,7 @@ def run(settings: Settings) -> None:
             max_prompt_tokens=settings.max_prompt_tokens,
             max_pixels=settings.max_pixels,
         )
-        patiently(stream.ensure_group, stop)
+        patiently(stream.ensure_groups, stop)
         worker = ArWorker(engine, stream, store, wiring.stages(settings, client), heartbeat, name=name)
         heartbeat.say("ready")
         while not stop.is_set():

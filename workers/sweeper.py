@@ -48,7 +48,7 @@ def run(settings: Settings) -> None:
     name = worker_name("sweeper")
     stream = wiring.ar_stream(client, name)
     store = wiring.job_store(settings, client)
-    patiently(stream.ensure_group, stop)
+    patiently(stream.ensure_groups, stop)
     sweeper = Sweeper(wiring.stages(settings, client), stream, lease_s=settings.lease_s)
     with Heartbeat(
         store, wiring.registry(client), name=name, role="sweeper", device="", lease_s=settings.lease_s

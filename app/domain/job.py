@@ -2,10 +2,19 @@
 
 import secrets
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from app.domain.sizes import Grid, Size
 from app.domain.states import TERMINAL, ImageState, JobStatus, job_status
+
+
+class Priority(StrEnum):
+    """Which AR stream a job waits on. Realtime goes first; a share of admissions is kept for batch."""
+
+    REALTIME = "realtime"
+    BATCH = "batch"
+
 
 #: Seeds are unsigned 32-bit, so that every generator of the field takes them.
 SEED_LIMIT = 2**32
@@ -86,6 +95,7 @@ class Job:
     parameters: Parameters
     created_at: int
     images: tuple[Image, ...]
+    priority: Priority = Priority.REALTIME
     webhook_url: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     started_at: int | None = None

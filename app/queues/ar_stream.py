@@ -1,4 +1,8 @@
-"""The AR stream: hints that an image waits for its plan, read in groups by any number of AR workers."""
+"""The AR streams: hints that an image waits for its plan, read in groups by any number of AR workers.
+
+There is one stream for each priority. Realtime goes first, but every fourth admission is offered to batch first, so
+that neither waits for ever while the other one is full.
+"""
 
 from dataclasses import dataclass
 
@@ -11,76 +15,111 @@ from app.domain.messages import SCHEMA, ImageRef
 
 log = structlog.get_logger(__name__)
 
+STREAMS = (keys.AR_REALTIME, keys.AR_BATCH)
+#: One admission of so many goes to batch first.
+BATCH_EVERY = 4
+
 
 @dataclass(frozen=True, slots=True)
 class ArHint:
-    """A stream entry: its id, and the image it names."""
+    """A stream's entry, and the image that it names."""
 
+    stream: str
     entry: str
     ref: ImageRef
 
 
 class ArStream:
-    """Consumer-group reads. Acks are part of the scripts that move the image, never of this class."""
+    """Consumer-group reads. The ack of a good hint is part of the script that moves its image."""
 
     def __init__(self, client: Client, consumer: str) -> None:
         self._client = client
         self._consumer = consumer
+        self._admitted = 0
 
-    def ensure_group(self) -> None:
+    def ensure_groups(self) -> None:
         with translated():
-            try:
-                self._client.xgroup_create(keys.AR_STREAM, keys.AR_GROUP, id="0", mkstream=True)
-            except ResponseError as error:
-                if not str(error).startswith("BUSYGROUP"):
-                    raise
+            for stream in STREAMS:
+                try:
+                    self._client.xgroup_create(stream, keys.AR_GROUP, id="0", mkstream=True)
+                except ResponseError as error:
+                    if not str(error).startswith("BUSYGROUP"):
+                        raise
 
-    def read(self, count: int, *, block_ms: int | None) -> list[ArHint]:
-        """Up to `count` new hints; waits up to block_ms for the first one, or not at all when None.
+    def read(self, count: int) -> list[ArHint]:
+        """Up to `count` new hints, at once."""
+        hints: list[ArHint] = []
+        batch_turns = (self._admitted % BATCH_EVERY + count) // BATCH_EVERY
+        if batch_turns:
+            hints += self._read({keys.AR_BATCH: ">"}, batch_turns, None)
+        for stream in STREAMS:
+            if len(hints) < count:
+                hints += self._read({stream: ">"}, count - len(hints), None)
+        self._admitted += len(hints)
+        return hints
+
+    def wait(self, block_ms: int) -> list[ArHint]:
+        """Wait for work: the first new hint of each stream, or none after block_ms.
 
         The client's socket timeout must be longer than block_ms.
         """
+        return self._read(dict.fromkeys(STREAMS, ">"), 1, block_ms)
+
+    def _read(self, streams: dict[str, str], count: int, block_ms: int | None) -> list[ArHint]:
         with translated():
             try:
-                reply = self._client.xreadgroup(
-                    keys.AR_GROUP, self._consumer, {keys.AR_STREAM: ">"}, count=count, block=block_ms
-                )
+                reply = self._client.xreadgroup(keys.AR_GROUP, self._consumer, streams, count=count, block=block_ms)
             except ResponseError as error:
                 if not str(error).startswith("NOGROUP"):
                     raise
-                self.ensure_group()
+                # A server that lost its data; the records are gone with the group, so there is nothing to read.
+                self.ensure_groups()
                 return []
-        entries = [entry for _, stream_entries in reply for entry in stream_entries] if reply else []
-        return [hint for entry_id, fields in entries if (hint := self._parse(entry_id.decode(), fields))]
+        entries = [
+            (stream.decode(), entry.decode(), fields) for stream, found in reply or () for entry, fields in found
+        ]
+        return [hint for each in entries if (hint := self._parse(*each))]
 
-    def _parse(self, entry: str, fields: dict[bytes, bytes]) -> ArHint | None:
+    def _parse(self, stream: str, entry: str, fields: dict[bytes, bytes]) -> ArHint | None:
         try:
             ref = ImageRef(fields[b"job"].decode(), int(fields[b"index"]))
             schema = int(fields[b"schema"])
         except (KeyError, ValueError):
             log.warning("ar_hint_malformed", entry=entry, fields=sorted(repr(name) for name in fields))
-            self._drop(entry)
+            self._drop(stream, entry)
             return None
         if schema > SCHEMA:
             # The sweeper hints the image again, and a newer worker will take it.
             log.warning("ar_hint_too_new", entry=entry, schema=schema)
             return None
-        return ArHint(entry, ref)
+        return ArHint(stream, entry, ref)
 
-    def _drop(self, entry: str) -> None:
+    def drop(self, hint: ArHint) -> None:
+        """Forget a hint that is old: its image is done, canceled, somebody's, or hinted anew."""
+        self._drop(hint.stream, hint.entry)
+
+    def _drop(self, stream: str, entry: str) -> None:
         with translated():
-            self._client.xack(keys.AR_STREAM, keys.AR_GROUP, entry)
-            self._client.xdel(keys.AR_STREAM, entry)
+            self._client.xack(stream, keys.AR_GROUP, entry)
+            self._client.xdel(stream, entry)
 
     def leave(self) -> None:
-        """Take this consumer off the group, unless entries are still pending on it: those would never be read again."""
+        """Take this consumer off the groups, unless entries are pending on it: those would never be read again."""
         with translated():
-            if not self._client.xpending_range(keys.AR_STREAM, keys.AR_GROUP, "-", "+", 1, self._consumer):
-                self._client.xgroup_delconsumer(keys.AR_STREAM, keys.AR_GROUP, self._consumer)
+            for stream in STREAMS:
+                if not self._client.xpending_range(stream, keys.AR_GROUP, "-", "+", 1, self._consumer):
+                    self._client.xgroup_delconsumer(stream, keys.AR_GROUP, self._consumer)
 
     def forget_idle_consumers(self, idle_ms: int) -> None:
-        """Remove consumers of killed workers once nothing is pending on them."""
+        """Remove consumers of workers killed long ago, with entries that their images have outlived."""
         with translated():
-            for consumer in self._client.xinfo_consumers(keys.AR_STREAM, keys.AR_GROUP):
-                if consumer["idle"] > idle_ms and consumer["pending"] == 0:
-                    self._client.xgroup_delconsumer(keys.AR_STREAM, keys.AR_GROUP, consumer["name"])
+            for stream in STREAMS:
+                for consumer in self._client.xinfo_consumers(stream, keys.AR_GROUP):
+                    if consumer["idle"] > idle_ms:
+                        self._forget(stream, consumer["name"].decode())
+
+    def _forget(self, stream: str, consumer: str) -> None:
+        while pending := self._client.xpending_range(stream, keys.AR_GROUP, "-", "+", 100, consumer):
+            for entry in pending:
+                self._drop(stream, entry["message_id"].decode())
+        self._client.xgroup_delconsumer(stream, keys.AR_GROUP, consumer)

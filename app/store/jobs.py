@@ -4,7 +4,7 @@ from typing import Any
 
 from app import keys
 from app.connect import Client, translated
-from app.domain.job import Job, Parameters, StoredObject, image_seed
+from app.domain.job import Job, Parameters, Priority, StoredObject, image_seed
 from app.domain.messages import Event, ImageRef, Lease, PaintOrder, PlanOrder
 from app.domain.prior import PriorTokens
 from app.domain.sizes import Grid
@@ -26,14 +26,22 @@ class JobStore:
 
     # --- callers
 
-    def submit(self, job_id: str, parameters: Parameters, *, webhook_url: str | None, metadata: dict[str, Any]) -> None:
+    def submit(
+        self,
+        job_id: str,
+        parameters: Parameters,
+        *,
+        priority: Priority,
+        webhook_url: str | None,
+        metadata: dict[str, Any],
+    ) -> None:
         indices = range(parameters.n)
         with translated():
             self._scripts.run(
                 "submit",
-                keys=[keys.job(job_id), keys.DUE, keys.AR_STREAM, keys.STATS]
+                keys=[keys.job(job_id), keys.DUE, keys.ar_stream(priority), keys.STATS]
                 + [keys.image(job_id, index) for index in indices],
-                args=[job_id, dump_request(parameters, metadata), webhook_url or "", self._hint_ms]
+                args=[job_id, dump_request(parameters, metadata), webhook_url or "", priority.value, self._hint_ms]
                 + [image_seed(parameters.seed, index) for index in indices],
             )
 
@@ -176,12 +184,18 @@ class JobStore:
         with translated():
             pipe = self._client.pipeline(transaction=False)
             pipe.hgetall(keys.STATS)
-            pipe.xlen(keys.AR_STREAM)
+            pipe.xlen(keys.AR_REALTIME)
+            pipe.xlen(keys.AR_BATCH)
             pipe.llen(keys.DIT_LIST)
             pipe.zcard(keys.DUE)
             pipe.zcard(keys.OUTBOX)
-            totals, ar_hints, dit_hints, active, outbox = pipe.execute()
-        waiting = {"ar_hints": ar_hints, "dit_hints": dit_hints, "images_active": active, "webhooks_waiting": outbox}
+            totals, realtime, batch, dit_hints, active, outbox = pipe.execute()
+        waiting = {
+            "ar_hints": realtime + batch,
+            "dit_hints": dit_hints,
+            "images_active": active,
+            "webhooks_waiting": outbox,
+        }
         return {name.decode(): int(value) for name, value in totals.items()} | waiting
 
     def ping(self) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from app.domain.job import Failure, Image, Job, Parameters, StoredObject
+from app.domain.job import Failure, Image, Job, Parameters, Priority, StoredObject
 from app.domain.sizes import Grid, Size
 from app.domain.states import ImageState
 
@@ -48,6 +48,7 @@ def load_job(job_id: str, fields: Mapping[bytes, bytes], images: Sequence[Sequen
         parameters=load_parameters(fields[b"request"]),
         created_at=int(fields[b"created_at"]),
         images=tuple(_load_image(index, values) for index, values in enumerate(images)),
+        priority=Priority(fields[b"priority"].decode()),
         webhook_url=webhook_url.decode() if webhook_url else None,
         metadata=json.loads(fields[b"request"])["metadata"],
         started_at=_number(fields.get(b"started_at")),

@@ -40,7 +40,8 @@ class Scripts:
             keys.DUE,
             keys.events(ref.job_id),
             keys.OUTBOX,
-            keys.AR_STREAM,
+            keys.AR_REALTIME,
+            keys.AR_BATCH,
             keys.DIT_LIST,
             keys.STATS,
         ]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from app.domain.job import Parameters, StoredObject, new_job_id
+from app.domain.job import Parameters, Priority, StoredObject, new_job_id
 from app.domain.messages import ImageRef, Lease
 from app.domain.prior import PriorTokens
 from app.domain.sizes import Size
@@ -28,9 +28,11 @@ class Placed:
     lease: Lease
 
 
-def submit(store: JobStore, n: int = 1, *, webhook_url: str | None = None) -> str:
+def submit(
+    store: JobStore, n: int = 1, *, webhook_url: str | None = None, priority: Priority = Priority.REALTIME
+) -> str:
     job_id = new_job_id()
-    store.submit(job_id, parameters(n), webhook_url=webhook_url, metadata={})
+    store.submit(job_id, parameters(n), priority=priority, webhook_url=webhook_url, metadata={})
     return job_id
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from app import keys
+from app.domain.job import Priority
 from app.domain.messages import ImageRef, Lease
 from app.domain.states import TABLE, TERMINAL, ImageState, Move
 from app.errors import LostLease, NotFound
@@ -80,8 +81,8 @@ def test_submit_echoes_everything_and_seeds_each_image(store):
 
 def test_a_repeated_submit_is_one_job(store, client):
     job_id = submit(store, 2)
-    store.submit(job_id, parameters(2), webhook_url=None, metadata={})
-    assert client.xlen(keys.AR_STREAM) == 2
+    store.submit(job_id, parameters(2), priority=Priority.REALTIME, webhook_url=None, metadata={})
+    assert client.xlen(keys.AR_REALTIME) == 2
     assert client.hget(keys.STATS, "jobs_accepted") == b"1"
 
 
@@ -111,12 +112,12 @@ def test_a_second_worker_is_refused_while_the_lease_holds(store):
 
 
 def test_handing_over_acks_and_removes_the_stream_entry(store, client):
-    client.xgroup_create(keys.AR_STREAM, keys.AR_GROUP, id="0", mkstream=True)
+    client.xgroup_create(keys.AR_REALTIME, keys.AR_GROUP, id="0", mkstream=True)
     ref = ImageRef(submit(store), 0)
-    client.xreadgroup(keys.AR_GROUP, "c", {keys.AR_STREAM: ">"})
+    client.xreadgroup(keys.AR_GROUP, "c", {keys.AR_REALTIME: ">"})
     store.hand_over(plan(store, ref), PRIOR)
-    assert client.xlen(keys.AR_STREAM) == 0
-    assert client.xpending(keys.AR_STREAM, keys.AR_GROUP)["pending"] == 0
+    assert client.xlen(keys.AR_REALTIME) == 0
+    assert client.xpending(keys.AR_REALTIME, keys.AR_GROUP)["pending"] == 0
 
 
 def test_events_are_numbered_without_gaps_and_the_job_ends_once(store, client):
@@ -171,7 +172,7 @@ def test_a_lapsed_ar_lease_goes_back_to_the_stream_and_the_zombie_is_refused(sto
     assert _sweep_when_due(store, placed.ref) == ("retried", S.QUEUED)
     with pytest.raises(LostLease):
         store.hand_over(placed.lease, PRIOR)
-    assert client.xlen(keys.AR_STREAM) == 1
+    assert client.xlen(keys.AR_REALTIME) == 1
     lease = plan(store, placed.ref, token="second")
     assert lease.fence == placed.lease.fence + 1
     store.hand_over(lease, PRIOR)
@@ -215,23 +216,23 @@ def test_released_work_is_not_counted(store):
 
 
 def test_a_lost_ar_hint_is_sent_again_and_one_that_waits_is_not(store, client):
-    client.xgroup_create(keys.AR_STREAM, keys.AR_GROUP, id="0", mkstream=True)
+    client.xgroup_create(keys.AR_REALTIME, keys.AR_GROUP, id="0", mkstream=True)
     ref = ImageRef(submit(store), 0)
     assert _sweep_when_due(store, ref) == ("kept", S.QUEUED)
-    client.xtrim(keys.AR_STREAM, maxlen=0, approximate=False)
+    client.xtrim(keys.AR_REALTIME, maxlen=0, approximate=False)
     assert _sweep_when_due(store, ref) == ("hinted", S.QUEUED)
-    assert client.xlen(keys.AR_STREAM) == 1
+    assert client.xlen(keys.AR_REALTIME) == 1
     plan(store, ref)
 
 
 def test_a_hint_read_by_a_worker_that_died_at_once_is_sent_again(store, client):
-    client.xgroup_create(keys.AR_STREAM, keys.AR_GROUP, id="0", mkstream=True)
+    client.xgroup_create(keys.AR_REALTIME, keys.AR_GROUP, id="0", mkstream=True)
     ref = ImageRef(submit(store), 0)
-    client.xreadgroup(keys.AR_GROUP, "dead", {keys.AR_STREAM: ">"})
+    client.xreadgroup(keys.AR_GROUP, "dead", {keys.AR_REALTIME: ">"})
     old = entry_of(store, ref)
     wait_until(lambda: _sweep_when_due(store, ref)[0] == "hinted", what="the hint is sent again")
     assert entry_of(store, ref) != old
-    assert client.xpending(keys.AR_STREAM, keys.AR_GROUP)["pending"] == 0
+    assert client.xpending(keys.AR_REALTIME, keys.AR_GROUP)["pending"] == 0
     assert store.claim_plan(ref, entry=old, token="late") is None
 
 

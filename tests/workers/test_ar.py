@@ -5,7 +5,7 @@ import torch
 
 from app import keys, wiring
 from app.ar.engine import ArEngine
-from app.domain.job import Parameters, new_job_id
+from app.domain.job import Parameters, Priority, new_job_id
 from app.domain.messages import ImageRef
 from app.domain.sizes import Size
 from app.domain.states import ImageState
@@ -31,7 +31,7 @@ def engine(tiny_checkpoint):
 @pytest.fixture
 def worker(engine, client, store, stages, heartbeat):
     stream = wiring.ar_stream(client, "w1")
-    stream.ensure_group()
+    stream.ensure_groups()
     made = ArWorker(engine, stream, store, stages, heartbeat, name="w1")
     yield made
     made.release_all()
@@ -40,7 +40,7 @@ def worker(engine, client, store, stages, heartbeat):
 def _submit(store, size="64x64", n=1, prompt="a red circle", seed=3):
     job_id = new_job_id()
     parameters = Parameters(prompt, Size.parse(size), n, seed, 2, 1.5, 0.9, 0.75, "png")
-    store.submit(job_id, parameters, webhook_url=None, metadata={})
+    store.submit(job_id, parameters, priority=Priority.REALTIME, webhook_url=None, metadata={})
     return job_id
 
 
@@ -55,7 +55,7 @@ def _run_until(worker, condition):
 def test_a_mixed_group_is_planned_and_hinted(worker, store, client):
     jobs = [_submit(store, "64x64"), _submit(store, "128x96"), _submit(store, "32x128", n=2)]
     _run_until(worker, lambda: all(set(_states(store, job)) == {S.PLANNED} for job in jobs))
-    assert client.xlen(keys.AR_STREAM) == 0
+    assert client.xlen(keys.AR_REALTIME) == 0
     assert client.llen(keys.DIT_LIST) == 4
     for job in jobs:
         prior = store.prior(ImageRef(job, 0))
@@ -67,7 +67,7 @@ def test_it_takes_no_more_than_it_has_slots_and_the_rest_later(worker, store, cl
     job = _submit(store, n=10)
     worker.step()
     assert _states(store, job).count(S.PLANNING) == 4
-    assert client.xpending(keys.AR_STREAM, keys.AR_GROUP)["pending"] == 4
+    assert client.xpending(keys.AR_REALTIME, keys.AR_GROUP)["pending"] == 4
     _run_until(worker, lambda: set(_states(store, job)) == {S.PLANNED})
 
 
@@ -89,7 +89,7 @@ def test_a_canceled_row_leaves_its_slot(worker, engine, store):
 
 def test_work_is_given_back_uncounted_when_the_worker_stops(worker, engine, store):
     job = _submit(store, n=2)
-    worker.step()
+    _run_until(worker, lambda: len(engine.running) == 2)
     worker.release_all()
     assert _states(store, job) == [S.QUEUED, S.QUEUED]
     assert [image.ar_attempts for image in store.get(job).images] == [0, 0]

@@ -5,7 +5,7 @@ import torch
 
 from app import keys, wiring
 from app.dit.engine import DitEngine
-from app.domain.job import Parameters, new_job_id
+from app.domain.job import Parameters, Priority, new_job_id
 from app.domain.messages import DitTask, ImageRef
 from app.domain.prior import PriorTokens
 from app.domain.sizes import Size
@@ -37,7 +37,11 @@ def worker(engine, store, stages, heartbeat, uploader):
 def _planned(store, steps=3) -> ImageRef:
     job_id = new_job_id()
     store.submit(
-        job_id, Parameters("a red circle", SIZE, 1, 3, steps, 1.5, 0.9, 0.75, "png"), webhook_url=None, metadata={}
+        job_id,
+        Parameters("a red circle", SIZE, 1, 3, steps, 1.5, 0.9, 0.75, "png"),
+        priority=Priority.REALTIME,
+        webhook_url=None,
+        metadata={},
     )
     ref = ImageRef(job_id, 0)
     grid = SIZE.large_grid

@@ -8,10 +8,6 @@ local replayed = state and get('owner') == token
 if not replayed then
   local new_state = target(move)
   if not new_state or (stage == 'ar' and get('entry') ~= entry) then
-    if stage == 'ar' then
-      redis.call('XACK', ar, 'ar', entry)
-      redis.call('XDEL', ar, entry)
-    end
     return {}
   end
   redis.call('HINCRBY', image, 'fence', 1)

@@ -4,12 +4,13 @@
 --   KEYS[3] due     zset    <job>:<index> -> server ms at which the sweeper must look at it
 --   KEYS[4] events  stream  the job's event log, ids <sequence>-0
 --   KEYS[5] outbox  zset    <job>:<sequence> -> server ms of the next delivery attempt
---   KEYS[6] ar      stream  hints for AR workers, group "ar"
---   KEYS[7] dit     list    Celery's queue; only its length is read
---   KEYS[8] stats   hash    totals
+--   KEYS[6] realtime, KEYS[7] batch  streams of hints for AR workers, group "ar"; the job's priority says which
+--   KEYS[8] dit     list    Celery's queue; only its length is read
+--   KEYS[9] stats   hash    totals
 --   ARGV[1] member  "<job>:<index>"
 -- TABLE, the allowed moves, is put in front of this text by scripts.py from app/domain/states.py.
-local image, job, due, events, outbox, ar, dit, stats = unpack(KEYS)
+local image, job, due, events, outbox, realtime, batch, dit, stats = unpack(KEYS)
+local ar = redis.call('HGET', job, 'priority') == 'batch' and batch or realtime
 local member = ARGV[1]
 local job_id, index = string.match(member, '^(.*):(%d+)$')
 

@@ -1,6 +1,7 @@
 -- Write a job, its images and their hints; a repeated call is a no-op.
--- KEYS[1] job  KEYS[2] due  KEYS[3] ar stream  KEYS[4] stats  KEYS[5..] one image hash each, by index
--- ARGV[1] job id  ARGV[2] request JSON  ARGV[3] webhook url or ''  ARGV[4] hint ms  ARGV[5..] seed of each image
+-- KEYS[1] job  KEYS[2] due  KEYS[3] ar stream of its priority  KEYS[4] stats  KEYS[5..] one image hash each, by index
+-- ARGV[1] job id  ARGV[2] request JSON  ARGV[3] webhook url or ''  ARGV[4] priority  ARGV[5] hint ms
+-- ARGV[6..] seed of each image
 -- Returns the server time of creation, ms.
 local created = redis.call('HGET', KEYS[1], 'created_at')
 if created then
@@ -9,16 +10,17 @@ end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local n = #KEYS - 4
-redis.call('HSET', KEYS[1], 'created_at', now, 'request', ARGV[2], 'n', n, 'sequence', 0, 'ended', 0)
+redis.call('HSET', KEYS[1], 'created_at', now, 'request', ARGV[2], 'n', n, 'priority', ARGV[4],
+  'sequence', 0, 'ended', 0)
 if ARGV[3] ~= '' then
   redis.call('HSET', KEYS[1], 'webhook_url', ARGV[3])
 end
 for i = 1, n do
   local index = i - 1
   local entry = redis.call('XADD', KEYS[3], '*', 'job', ARGV[1], 'index', index, 'schema', 1)
-  redis.call('HSET', KEYS[4 + i], 'state', 'queued', 'seed', ARGV[4 + i], 'entry', entry, 'queued_at', now,
+  redis.call('HSET', KEYS[4 + i], 'state', 'queued', 'seed', ARGV[5 + i], 'entry', entry, 'queued_at', now,
     'fence', 0, 'step', 0, 'hints', 0, 'ar_attempts', 0, 'dit_attempts', 0)
-  redis.call('ZADD', KEYS[2], now + ARGV[4], ARGV[1] .. ':' .. index)
+  redis.call('ZADD', KEYS[2], now + ARGV[5], ARGV[1] .. ':' .. index)
 end
 redis.call('HINCRBY', KEYS[4], 'jobs_accepted', 1)
 redis.call('HINCRBY', KEYS[4], 'images_accepted', n)
