@@ -10,6 +10,7 @@ from api.parts import Parts
 from api.problems import Problem
 from api.schemas import ImagePath, JobOut, JobPath, JobRequest, PriorOut
 from app.domain.job import Job, Parameters, Priority
+from app.domain.messages import ImageRef
 from app.domain.sizes import Size
 from app.errors import NotFound, NotReady, RefusedInput
 from app.service import Submission, draw_seed, find_image
@@ -45,14 +46,29 @@ def _answer(job: Job, status: int = 200) -> Response:
     return response
 
 
+def _reused(body: JobRequest) -> Job | None:
+    """The job whose prior tokens are painted again."""
+    if body.reuse_prior is None:
+        return None
+    try:
+        job = _parts().intake.get(body.reuse_prior.job)
+        find_image(job, body.reuse_prior.index)
+    except NotFound as error:
+        raise RefusedInput("reuse_prior", str(error)) from error
+    return job
+
+
 def _submission(body: JobRequest) -> Submission:
-    settings = _parts().settings
-    _parts().prompt_limit.check(body.prompt)
-    size = Size.parse(body.size or settings.default_size)
+    settings, source = _parts().settings, _reused(body)
+    prompt = body.prompt or (source.parameters.prompt if source else None)
+    if prompt is None:
+        raise RefusedInput("prompt", "is required")
+    _parts().prompt_limit.check(prompt)
+    size = Size.parse(body.size or (str(source.parameters.size) if source else settings.default_size))
     if size.pixels > settings.max_pixels:
         raise RefusedInput("size", f"must be at most {settings.max_pixels} pixels in all, {size} has {size.pixels}")
     parameters = Parameters(
-        prompt=body.prompt,
+        prompt=prompt,
         size=size,
         n=body.n,
         seed=draw_seed() if body.seed is None else body.seed,
@@ -62,7 +78,13 @@ def _submission(body: JobRequest) -> Submission:
         top_p=body.top_p,
         output_format=body.output_format,
     )
-    return Submission(parameters, Priority(body.priority), body.webhook_url, body.metadata)
+    return Submission(
+        parameters,
+        priority=Priority(body.priority),
+        webhook_url=body.webhook_url,
+        metadata=body.metadata,
+        reused=ImageRef(body.reuse_prior.job, body.reuse_prior.index) if body.reuse_prior else None,
+    )
 
 
 @blueprint.post("", summary="Submit a job", responses={"202": JobOut, "400": Problem, "413": Problem, "415": Problem})

@@ -15,6 +15,15 @@ MAX_METADATA = 16 * 1024
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
+class ReusedImage(BaseModel):
+    """An image whose stored prior tokens are painted again."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    job: str = Field(pattern=r"^job_[0-9a-f]{32}$")
+    index: int = Field(ge=0, le=9)
+
+
 class JobRequest(BaseModel):
     """A job: one prompt, 1 to 10 pictures."""
 
@@ -32,7 +41,10 @@ class JobRequest(BaseModel):
         },
     )
 
-    prompt: str = Field(description="what to draw; text to appear in the picture stands in quotes")
+    prompt: str | None = Field(None, description="what to draw; text to appear in the picture stands in quotes")
+    reuse_prior: ReusedImage | None = Field(
+        None, description="skip AR: paint this image's plan again; prompt and size default to its own"
+    )
     size: str | None = Field(None, description=f'"WIDTHxHEIGHT", sides from 1 to {MAX_SIDE} pixels')
     n: int = Field(1, ge=1, le=10, description="number of pictures; picture i has seed (seed + i) mod 2^32")
     seed: int | None = Field(None, ge=0, lt=SEED_LIMIT, description="drawn by the server when absent, and echoed")
@@ -156,6 +168,7 @@ class JobOut(BaseModel):
     parameters: EffectiveParameters
     images: list[ImageOut]
     priority: Literal["realtime", "batch"]
+    reuse_prior: ReusedImage | None
     webhook_url: str | None
     metadata: dict[str, Any]
     urls: JobUrls

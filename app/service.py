@@ -10,7 +10,7 @@ from app.domain.job import SEED_LIMIT, Job, Parameters, Priority, new_job_id
 from app.domain.messages import DitTask, ImageRef, Lease
 from app.domain.prior import PriorTokens
 from app.domain.states import ImageState
-from app.errors import ImageFailed, NotFound, Unavailable
+from app.errors import ImageFailed, NotFound, RefusedInput, Unavailable
 from app.queues.dit_queue import DitQueue
 from app.store.jobs import JobStore
 
@@ -22,12 +22,13 @@ _SWEEP_LIMIT = 500
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A checked request. `seed` None: the server draws one, and echoes it."""
+    """A checked request. `reused`: the image whose stored prior tokens it repaints."""
 
     parameters: Parameters
     priority: Priority
     webhook_url: str | None
     metadata: dict[str, Any]
+    reused: ImageRef | None = None
 
 
 def draw_seed() -> int:
@@ -48,8 +49,21 @@ class Intake:
             priority=submission.priority,
             webhook_url=submission.webhook_url,
             metadata=submission.metadata,
+            reused=self._reused(submission),
         )
         return self._store.get(job_id)
+
+    def _reused(self, submission: Submission) -> tuple[ImageRef, PriorTokens] | None:
+        if submission.reused is None:
+            return None
+        prior = self.prior(submission.reused)
+        if prior is None:
+            raise RefusedInput("reuse_prior", "this image has no prior tokens yet")
+        if prior.grid != submission.parameters.size.large_grid:
+            raise RefusedInput(
+                "size", f"must have a grid of {prior.grid.height}x{prior.grid.width} cells to reuse them"
+            )
+        return submission.reused, prior
 
     def get(self, job_id: str) -> Job:
         return self._store.get(job_id)

@@ -51,6 +51,10 @@ class Settings(BaseSettings):
     threads: int = Field(0, ge=0, description="torch CPU threads of a worker; 0: torch's own choice")
     ar_slots: int = Field(16, ge=1, le=1024, description="rows in an AR worker's batch")
 
+    ar_min_distinct: float = Field(
+        1 / 64, ge=0, le=1, description="a plan with fewer distinct ids per cell is degenerate; 0: never"
+    )
+
     # --- reliability (seconds)
     lease_s: float = Field(10.0, ge=0.5, le=3600, description="a dead worker's image moves on after this long")
     hint_s: float = Field(5.0, ge=0.1, le=3600, description="a waiting image whose hint is lost is hinted again after")

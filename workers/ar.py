@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -9,6 +10,7 @@ from app import devices, wiring
 from app.ar.engine import ArEngine
 from app.ar.request import ArFailure, ArRequest, ArResult
 from app.checkpoint import Checkpoint
+from app.domain.job import SEED_LIMIT
 from app.domain.messages import Lease, PlanOrder
 from app.errors import ImageFailed, LostLease, Unavailable
 from app.queues.ar_stream import ArHint, ArStream
@@ -26,13 +28,32 @@ _BLOCK_MS = 500
 _POLL_S = 0.02
 #: Pause while Redis does not answer, seconds.
 _PAUSE_S = 0.25
+#: Added to the seed of a plan that is made once more because it collapsed; any odd constant would do.
+_SECOND_SEED = 0x9E3779B9
+
+
+@dataclass(slots=True)
+class _Row:
+    """An image that this worker holds: its lease, what the engine was asked, and whether that is the second try."""
+
+    lease: Lease
+    request: ArRequest
+    second: bool = False
 
 
 class ArWorker:
     """One batch on one device. The engine's rows are the leases that it holds, plus results not handed over yet."""
 
     def __init__(
-        self, engine: ArEngine, stream: ArStream, store: JobStore, stages: Stages, heartbeat: Heartbeat, *, name: str
+        self,
+        engine: ArEngine,
+        stream: ArStream,
+        store: JobStore,
+        stages: Stages,
+        heartbeat: Heartbeat,
+        *,
+        name: str,
+        min_distinct: float,
     ) -> None:
         self._engine = engine
         self._stream = stream
@@ -40,7 +61,8 @@ class ArWorker:
         self._stages = stages
         self._heartbeat = heartbeat
         self._name = name
-        self._leases: dict[str, Lease] = {}
+        self._min_distinct = min_distinct
+        self._rows: dict[str, _Row] = {}
         self._ended: list[ArResult | ArFailure] = []
         self._hints: list[ArHint] = []
         self._claims = 0
@@ -48,7 +70,7 @@ class ArWorker:
 
     @property
     def idle(self) -> bool:
-        return not self._leases
+        return not self._rows
 
     def step(self, *, take: bool = True) -> None:
         """Take what fits, decode one token for every row, hand over what is finished."""
@@ -61,15 +83,19 @@ class ArWorker:
             if not self._engine.running:
                 time.sleep(_PAUSE_S)
         self._drop_lost()
-        order = list(self._leases)
+        order = list(self._rows)
         # First come, first painted: rows that end at the same step are handed over in the order of their claims.
-        self._ended += sorted(self._engine.step(), key=lambda ended: order.index(ended.key))
+        for ended in sorted(self._engine.step(), key=lambda each: order.index(each.key)):
+            if isinstance(ended, ArResult) and ended.prior.distinct_share() < self._min_distinct:
+                self._collapsed(ended.key)
+            else:
+                self._ended.append(ended)
 
     def release_all(self) -> None:
         """Give back what is not finished; another worker takes it at once."""
-        for key, lease in list(self._leases.items()):
+        for key, row in list(self._rows.items()):
             self._engine.evict(key)
-            self._stages.release(lease)
+            self._stages.release(row.lease)
             self._forget(key)
 
     def _take(self) -> None:
@@ -91,22 +117,36 @@ class ArWorker:
 
     def _admit(self, order: PlanOrder) -> None:
         key, parameters = f"{order.lease.ref}/{order.lease.fence}", order.parameters
-        self._leases[key] = order.lease
-        self._heartbeat.hold(order.lease)
         request = ArRequest(
             key, parameters.prompt, parameters.size, order.seed, parameters.temperature, parameters.top_p
         )
+        self._rows[key] = _Row(order.lease, request)
+        self._heartbeat.hold(order.lease)
+        self._start(request)
+
+    def _start(self, request: ArRequest) -> None:
         try:
             self._ended += self._engine.admit([request])
         except RuntimeError as error:  # torch: out of memory and the like
-            log.exception("admission_failed", image=str(order.lease.ref))
-            self._ended.append(ArFailure(key, "ar_error", f"planning failed: {type(error).__name__}", True))
+            log.exception("admission_failed", row=request.key)
+            self._ended.append(ArFailure(request.key, "ar_error", f"planning failed: {type(error).__name__}", True))
+
+    def _collapsed(self, key: str) -> None:
+        """No DiT time for a plan that repeats a handful of ids: once more with a derived seed, then it fails."""
+        row = self._rows[key]
+        log.warning("plan_collapsed", image=str(row.lease.ref), second=row.second)
+        if row.second:
+            message = "the plan repeats a handful of tokens, also with another seed"
+            self._ended.append(ArFailure(key, "ar_degenerate", message, retryable=False))
+            return
+        row.second = True
+        self._start(replace(row.request, seed=(row.request.seed + _SECOND_SEED) % SEED_LIMIT))
 
     def _hand_over(self) -> None:
         while self._ended:
             ended = self._ended[0]
-            if lease := self._leases.get(ended.key):
-                self._report(lease, ended)
+            if row := self._rows.get(ended.key):
+                self._report(row.lease, ended)
             # Kept until here: when Redis does not answer the result is not lost, only late.
             self._ended.pop(0)
             self._forget(ended.key)
@@ -124,14 +164,14 @@ class ArWorker:
             log.warning("too_late", image=str(lease.ref), fence=lease.fence)
 
     def _drop_lost(self) -> None:
-        for key, lease in list(self._leases.items()):
-            if self._heartbeat.lost(lease):
+        for key, row in list(self._rows.items()):
+            if self._heartbeat.lost(row.lease):
                 self._engine.evict(key)
                 self._forget(key)
 
     def _forget(self, key: str) -> None:
-        if lease := self._leases.pop(key, None):
-            self._heartbeat.drop(lease)
+        if row := self._rows.pop(key, None):
+            self._heartbeat.drop(row.lease)
 
 
 def run(settings: Settings) -> None:
@@ -154,7 +194,15 @@ def run(settings: Settings) -> None:
             max_pixels=settings.max_pixels,
         )
         patiently(stream.ensure_groups, stop)
-        worker = ArWorker(engine, stream, store, wiring.stages(settings, client), heartbeat, name=name)
+        worker = ArWorker(
+            engine,
+            stream,
+            store,
+            wiring.stages(settings, client),
+            heartbeat,
+            name=name,
+            min_distinct=settings.ar_min_distinct,
+        )
         heartbeat.say("ready")
         while not stop.is_set():
             worker.step()

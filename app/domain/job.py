@@ -89,13 +89,14 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a caller submitted, with its images. Times as in Image."""
+    """What a caller submitted, with its images. Times as in Image. `reused`: (job, index) whose prior it repaints."""
 
     id: str
     parameters: Parameters
     created_at: int
     images: tuple[Image, ...]
     priority: Priority = Priority.REALTIME
+    reused: tuple[str, int] | None = None
     webhook_url: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     started_at: int | None = None

@@ -20,6 +20,10 @@ class PriorTokens:
                 f"a {self.grid.height}x{self.grid.width} grid takes {self.grid.tokens} ids, got {len(self.ids)}"
             )
 
+    def distinct_share(self) -> float:
+        """Distinct ids per cell. A plan that has collapsed repeats a handful of ids over the whole grid."""
+        return len(set(self.ids)) / len(self.ids)
+
     def pack(self) -> bytes:
         """Little-endian uint16, for the image record."""
         words = array("H", self.ids)

@@ -34,14 +34,19 @@ class JobStore:
         priority: Priority,
         webhook_url: str | None,
         metadata: dict[str, Any],
+        reused: tuple[ImageRef, PriorTokens] | None = None,
     ) -> None:
+        """Write the job with its images and hints. `reused`: stored prior tokens with which AR is skipped."""
+        ref, prior = reused or (None, None)
+        packed = [prior.pack(), prior.grid.height, prior.grid.width] if prior else ["", "", ""]
         indices = range(parameters.n)
         with translated():
             self._scripts.run(
                 "submit",
                 keys=[keys.job(job_id), keys.DUE, keys.ar_stream(priority), keys.STATS]
                 + [keys.image(job_id, index) for index in indices],
-                args=[job_id, dump_request(parameters, metadata), webhook_url or "", priority.value, self._hint_ms]
+                args=[job_id, dump_request(parameters, metadata, ref), webhook_url or "", priority.value, self._hint_ms]
+                + packed
                 + [image_seed(parameters.seed, index) for index in indices],
             )
 

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from app.domain.job import Failure, Image, Job, Parameters, Priority, StoredObject
+from app.domain.messages import ImageRef
 from app.domain.sizes import Grid, Size
 from app.domain.states import ImageState
 
@@ -31,9 +32,13 @@ IMAGE_FIELDS = (
 )
 
 
-def dump_request(parameters: Parameters, metadata: dict[str, Any]) -> str:
-    values = asdict(parameters) | {"size": str(parameters.size)}
-    return json.dumps({"parameters": values, "metadata": metadata}, ensure_ascii=True, allow_nan=False)
+def dump_request(parameters: Parameters, metadata: dict[str, Any], reused: ImageRef | None) -> str:
+    request = {
+        "parameters": asdict(parameters) | {"size": str(parameters.size)},
+        "metadata": metadata,
+        "reused": None if reused is None else [reused.job_id, reused.index],
+    }
+    return json.dumps(request, ensure_ascii=True, allow_nan=False)
 
 
 def load_parameters(request: bytes) -> Parameters:
@@ -43,6 +48,7 @@ def load_parameters(request: bytes) -> Parameters:
 
 def load_job(job_id: str, fields: Mapping[bytes, bytes], images: Sequence[Sequence[bytes | None]]) -> Job:
     webhook_url = fields.get(b"webhook_url")
+    request = json.loads(fields[b"request"])
     return Job(
         id=job_id,
         parameters=load_parameters(fields[b"request"]),
@@ -50,7 +56,8 @@ def load_job(job_id: str, fields: Mapping[bytes, bytes], images: Sequence[Sequen
         images=tuple(_load_image(index, values) for index, values in enumerate(images)),
         priority=Priority(fields[b"priority"].decode()),
         webhook_url=webhook_url.decode() if webhook_url else None,
-        metadata=json.loads(fields[b"request"])["metadata"],
+        metadata=request["metadata"],
+        reused=tuple(request["reused"]) if request["reused"] else None,
         started_at=_number(fields.get(b"started_at")),
         completed_at=_number(fields.get(b"completed_at")),
     )

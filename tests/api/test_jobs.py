@@ -214,3 +214,39 @@ def test_nothing_of_a_prompt_is_a_key(http, client):
     _submit(http, prompt="find-me")
     assert not [key for key in client.keys("*") if b"find-me" in key]
     assert client.exists(keys.DUE)
+
+
+def test_a_stored_plan_is_painted_again_without_ar(http, store, settings, client):
+    source = _submit(http, n=2, seed=3)
+    _finish(store, settings, source["id"], 1)
+    reuse = {"job": source["id"], "index": 1}
+    answer = http.post("/v1/jobs", json={"reuse_prior": reuse, "steps": 5, "n": 2, "seed": 9, "output_format": "webp"})
+    job = answer.get_json()
+    assert answer.status_code == 202
+    assert job["reuse_prior"] == reuse
+    assert job["parameters"]["prompt"] == PROMPT
+    assert job["parameters"]["size"] == "256x256"
+    assert [(image["stage"], image["seed"]) for image in job["images"]] == [("dit", 9), ("dit", 10)]
+    for index in range(2):
+        ref = ImageRef(job["id"], index)
+        assert store.prior(ref) == PRIOR
+        assert ref in store.due(100), "the sweeper hints it at once"
+        assert store.claim_paint(ref, token=f"t{index}").prior == PRIOR
+    assert http.get(f"/v1/jobs/{job['id']}").get_json()["images"][0]["attempts"] == {"ar": 0, "dit": 1}
+
+
+def test_a_plan_may_be_painted_at_any_size_of_its_grid(http, store, settings):
+    source = _submit(http)
+    _finish(store, settings, source["id"])
+    reuse = {"job": source["id"], "index": 0}
+    assert http.post("/v1/jobs", json={"reuse_prior": reuse, "size": "230x250"}).status_code == 202
+    answer = http.post("/v1/jobs", json={"reuse_prior": reuse, "size": "256x384"})
+    assert (answer.status_code, answer.get_json()["errors"][0]["pointer"]) == (422, "/size")
+
+
+@pytest.mark.parametrize("index", [0, 5])
+def test_a_plan_that_is_not_there_names_the_field(http, index):
+    source = _submit(http)
+    for job in (source["id"], "job_" + "0" * 32):
+        answer = http.post("/v1/jobs", json={"reuse_prior": {"job": job, "index": index}})
+        assert (answer.status_code, answer.get_json()["errors"][0]["pointer"]) == (422, "/reuse_prior")

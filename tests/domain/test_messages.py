@@ -47,3 +47,8 @@ def test_malformed_and_newer_dit_hints_are_left(values):
 
 def test_a_dit_hint_reads_back():
     assert parse_task({"job_id": "job_1", "index": 2, "schema": 1}) == DitTask("job_1", 2)
+
+
+def test_distinct_share_tells_a_collapsed_plan():
+    assert PriorTokens(Grid(2, 2), (1, 1, 1, 1)).distinct_share() == 0.25
+    assert PriorTokens(Grid(2, 2), (1, 2, 3, 4)).distinct_share() == 1.0

@@ -32,7 +32,7 @@ def engine(tiny_checkpoint):
 def worker(engine, client, store, stages, heartbeat):
     stream = wiring.ar_stream(client, "w1")
     stream.ensure_groups()
-    made = ArWorker(engine, stream, store, stages, heartbeat, name="w1")
+    made = ArWorker(engine, stream, store, stages, heartbeat, name="w1", min_distinct=0.0)
     yield made
     made.release_all()
 
@@ -137,3 +137,33 @@ def test_tokens_follow_from_the_seed_whatever_shares_the_batch(worker, store):
     _run_until(worker, lambda: all(set(_states(store, job)) == {S.PLANNED} for job in [*others, again]))
     assert store.prior(ImageRef(again, 1)) == store.prior(ImageRef(alone, 0))
     assert store.prior(ImageRef(again, 0)) != store.prior(ImageRef(alone, 0))
+
+
+def test_a_plan_that_collapsed_is_made_once_more_and_then_fails(worker, engine, store, monkeypatch):
+    monkeypatch.setattr(worker, "_min_distinct", 2.0)
+    seeds, admit = [], engine.admit
+
+    def watched(requests):
+        seeds.extend(request.seed for request in requests)
+        return admit(requests)
+
+    monkeypatch.setattr(engine, "admit", watched)
+    job = _submit(store, "32x32", seed=5)
+    _run_until(worker, lambda: _states(store, job) == [S.FAILED])
+    image = store.get(job).images[0]
+    assert image.failure.code == "ar_degenerate"
+    assert image.ar_attempts == 1
+    assert len(seeds) == len(set(seeds)) == 2
+    assert worker.idle
+
+
+def test_a_second_plan_that_is_good_is_handed_over(worker, store, monkeypatch):
+    """Told by the bound alone: the first plan is under it, the second is not."""
+    bounds = [2.0, 0.0]
+    monkeypatch.setattr(
+        type(worker), "_min_distinct", property(lambda self: bounds.pop(0), lambda self, value: None), raising=False
+    )
+    del worker.__dict__["_min_distinct"]
+    job = _submit(store, "32x32", seed=5)
+    _run_until(worker, lambda: _states(store, job) == [S.PLANNED])
+    assert bounds == []
