@@ -7,7 +7,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.checkpoint import DEMO
@@ -51,6 +51,10 @@ class Settings(BaseSettings):
     threads: int = Field(0, ge=0, description="torch CPU threads of a worker; 0: torch's own choice")
     ar_slots: int = Field(16, ge=1, le=1024, description="rows in an AR worker's batch")
 
+    ar_backend: Literal["engine", "srt"] = Field("engine", description="srt: a remote SGLang server decodes")
+    srt_url: str | None = Field(None, validate_default=True, description="the SGLang server, with ar_backend srt")
+    srt_batches: int = Field(2, ge=1, le=64, description="batches in flight to the SGLang server")
+    srt_timeout_s: float = Field(300.0, gt=0, le=3600, description="for one batch of the SGLang server")
     ar_min_distinct: float = Field(
         1 / 64, ge=0, le=1, description="a plan with fewer distinct ids per cell is degenerate; 0: never"
     )
@@ -87,10 +91,17 @@ class Settings(BaseSettings):
     def _size(cls, value: str) -> str:
         return str(Size.parse(value))
 
-    @field_validator("public_url", "s3_endpoint", "s3_public_endpoint")
+    @field_validator("public_url", "s3_endpoint", "s3_public_endpoint", "srt_url")
     @classmethod
     def _no_slash(cls, value: str | None) -> str | None:
         return value.rstrip("/") if value else value
+
+    @field_validator("srt_url")
+    @classmethod
+    def _needed(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if info.data.get("ar_backend") == "srt" and not value:
+            raise ValueError("is needed when PLANPAINT_AR_BACKEND is srt")
+        return value
 
     @property
     def base_url(self) -> str:

@@ -9,6 +9,7 @@ import structlog
 from app import devices, wiring
 from app.ar.engine import ArEngine
 from app.ar.request import ArFailure, ArRequest, ArResult
+from app.ar.srt import SrtEngine
 from app.checkpoint import Checkpoint
 from app.domain.job import SEED_LIMIT
 from app.domain.messages import Lease, PlanOrder
@@ -46,7 +47,7 @@ class ArWorker:
 
     def __init__(
         self,
-        engine: ArEngine,
+        engine: ArEngine | SrtEngine,
         stream: ArStream,
         store: JobStore,
         stages: Stages,
@@ -174,25 +175,46 @@ class ArWorker:
             self._heartbeat.drop(row.lease)
 
 
+def _device_name(settings: Settings) -> str:
+    return "srt" if settings.ar_backend == "srt" else str(devices.pick(settings.device))
+
+
+def _local_engine(settings: Settings) -> ArEngine:
+    devices.limit_threads(settings.threads)
+    device = devices.pick(settings.device)
+    return ArEngine.load(
+        Checkpoint(settings.checkpoint),
+        device=device,
+        dtype=devices.dtype(settings.dtype, device),
+        slots=settings.ar_slots,
+        max_prompt_tokens=settings.max_prompt_tokens,
+        max_pixels=settings.max_pixels,
+    )
+
+
+def _srt_engine(settings: Settings, stop: threading.Event) -> SrtEngine:
+    engine = SrtEngine.load(
+        Checkpoint(settings.checkpoint),
+        settings.srt_url or "",
+        slots=settings.ar_slots,
+        batches=settings.srt_batches,
+        max_prompt_tokens=settings.max_prompt_tokens,
+        timeout_s=settings.srt_timeout_s,
+    )
+    patiently(engine.check_health, stop)
+    return engine
+
+
 def run(settings: Settings) -> None:
     stop: threading.Event = stop_on_signals()
     name = worker_name("ar")
     client = wiring.worker_client(settings)
     store, stream = wiring.job_store(settings, client), wiring.ar_stream(client, name)
-    devices.limit_threads(settings.threads)
-    device = devices.pick(settings.device)
     heartbeat = Heartbeat(
-        store, wiring.registry(client), name=name, role="ar", device=str(device), lease_s=settings.lease_s
+        store, wiring.registry(client), name=name, role="ar", device=_device_name(settings), lease_s=settings.lease_s
     )
     with heartbeat:
-        engine = ArEngine.load(
-            Checkpoint(settings.checkpoint),
-            device=device,
-            dtype=devices.dtype(settings.dtype, device),
-            slots=settings.ar_slots,
-            max_prompt_tokens=settings.max_prompt_tokens,
-            max_pixels=settings.max_pixels,
-        )
+        engine = _srt_engine(settings, stop) if settings.ar_backend == "srt" else _local_engine(settings)
         patiently(stream.ensure_groups, stop)
         worker = ArWorker(
             engine,

@@ -5,11 +5,13 @@ import torch
 
 from app import keys, wiring
 from app.ar.engine import ArEngine
+from app.ar.srt import SrtEngine
 from app.domain.job import Parameters, Priority, new_job_id
 from app.domain.messages import ImageRef
 from app.domain.sizes import Size
 from app.domain.states import ImageState
 from app.errors import Unavailable
+from tests.ar.srt_server import SrtServer
 from tests.servers import wait_until
 from workers.ar import ArWorker
 
@@ -167,3 +169,15 @@ def test_a_second_plan_that_is_good_is_handed_over(worker, store, monkeypatch):
     job = _submit(store, "32x32", seed=5)
     _run_until(worker, lambda: _states(store, job) == [S.PLANNED])
     assert bounds == []
+
+
+def test_a_remote_server_takes_the_engines_place(worker, store, tiny_checkpoint, httpserver):
+    server = SrtServer(tiny_checkpoint)
+    httpserver.expect_request("/generate").respond_with_handler(server.generate)
+    worker._engine = SrtEngine.load(
+        tiny_checkpoint, httpserver.url_for("/"), slots=4, batches=2, max_prompt_tokens=256, timeout_s=30.0
+    )
+    jobs = [_submit(store, "32x32", n=2), _submit(store, "64x32")]
+    _run_until(worker, lambda: all(set(_states(store, job)) == {S.PLANNED} for job in jobs))
+    assert worker.idle
+    assert sum(server.batches) == 3
