@@ -8,7 +8,7 @@ import structlog
 
 from app.domain.job import SEED_LIMIT, Job, Parameters, Priority, new_job_id
 from app.domain.messages import DitTask, ImageRef, Lease
-from app.domain.prior import PriorTokens
+from app.domain.prior import Plan, PriorTokens
 from app.domain.states import ImageState
 from app.errors import ImageFailed, NotFound, RefusedInput, Unavailable
 from app.queues.dit_queue import DitQueue
@@ -53,17 +53,16 @@ class Intake:
         )
         return self._store.get(job_id)
 
-    def _reused(self, submission: Submission) -> tuple[ImageRef, PriorTokens] | None:
+    def _reused(self, submission: Submission) -> tuple[ImageRef, Plan] | None:
         if submission.reused is None:
             return None
-        prior = self.prior(submission.reused)
-        if prior is None:
+        plan = self._store.plan(submission.reused)
+        if plan is None:
             raise RefusedInput("reuse_prior", "this image has no prior tokens yet")
-        if prior.grid != submission.parameters.size.large_grid:
-            raise RefusedInput(
-                "size", f"must have a grid of {prior.grid.height}x{prior.grid.width} cells to reuse them"
-            )
-        return submission.reused, prior
+        grid = plan.prior.grid
+        if grid != submission.parameters.size.large_grid:
+            raise RefusedInput("size", f"must have a grid of {grid.height}x{grid.width} cells to reuse them")
+        return submission.reused, plan
 
     def get(self, job_id: str) -> Job:
         return self._store.get(job_id)
@@ -76,7 +75,9 @@ class Intake:
         return self._store.get(job_id)
 
     def prior(self, ref: ImageRef) -> PriorTokens | None:
-        return self._store.prior(ref)
+        """The prior tokens of an image; None while there are none."""
+        plan = self._store.plan(ref)
+        return plan.prior if plan else None
 
 
 class Stages:
@@ -86,9 +87,9 @@ class Stages:
         self._store = store
         self._dit_queue = dit_queue
 
-    def hand_over(self, lease: Lease, prior: PriorTokens) -> None:
+    def hand_over(self, lease: Lease, plan: Plan) -> None:
         """AR -> DiT. Raises LostLease."""
-        self._store.hand_over(lease, prior)
+        self._store.hand_over(lease, plan)
         self._hint_dit(lease.ref)
 
     def give_up(self, lease: Lease, failure: ImageFailed) -> ImageState | None:

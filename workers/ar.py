@@ -13,6 +13,7 @@ from app.ar.srt import SrtEngine
 from app.checkpoint import Checkpoint
 from app.domain.job import SEED_LIMIT
 from app.domain.messages import Lease, PlanOrder
+from app.domain.prior import Plan
 from app.errors import ImageFailed, LostLease, Unavailable
 from app.queues.ar_stream import ArHint, ArStream
 from app.service import Stages
@@ -155,7 +156,7 @@ class ArWorker:
     def _report(self, lease: Lease, ended: ArResult | ArFailure) -> None:
         try:
             if isinstance(ended, ArResult):
-                self._stages.hand_over(lease, ended.prior)
+                self._stages.hand_over(lease, Plan(ended.prior))
                 log.info("planned", image=str(lease.ref), seconds=round(ended.seconds, 3))
             else:
                 failure = ImageFailed(ended.code, ended.message, retryable=ended.retryable)

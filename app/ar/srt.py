@@ -1,8 +1,8 @@
 """The AR stage on a remote SGLang (SRT) server: the same calls as ArEngine, several batches in flight.
 
-The server decodes; here prompts become input ids and its answer is checked. Text-to-image only, as its `/generate` takes
-no condition images. Protocol: POST /generate with parallel lists `input_ids`, `image_data`, `sampling_params`; the answer
-is a list of objects with `output_ids`, preview grid first. GET /health tells whether it serves.
+The server decodes; here prompts become input ids and its answer is checked. Text-to-image only: its `/generate` takes
+no condition images. Protocol: POST /generate with parallel lists `input_ids`, `image_data`, `sampling_params`; the
+answer is a list of objects with `output_ids`, preview grid first. GET /health tells whether it serves.
 """
 
 import json

@@ -89,7 +89,10 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a caller submitted, with its images. Times as in Image. `reused`: (job, index) whose prior it repaints."""
+    """What a caller submitted, with its images. Times as in Image. `reused`: (job, index) whose prior it repaints.
+
+    `inputs`: keys of the condition images in object storage, in order; none for text-to-image.
+    """
 
     id: str
     parameters: Parameters
@@ -97,6 +100,7 @@ class Job:
     images: tuple[Image, ...]
     priority: Priority = Priority.REALTIME
     reused: tuple[str, int] | None = None
+    inputs: tuple[str, ...] = ()
     webhook_url: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     started_at: int | None = None

@@ -52,21 +52,24 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class PlanOrder:
-    """What an AR worker gets with its lease."""
+    """What an AR worker gets with its lease. `inputs`: keys of the condition images."""
 
     lease: Lease
     parameters: Parameters
     seed: int
+    inputs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PaintOrder:
-    """What a DiT worker gets with its lease."""
+    """What a DiT worker gets with its lease. `condition`: the VQ ids of each condition image, as AR computed them."""
 
     lease: Lease
     parameters: Parameters
     seed: int
     prior: PriorTokens
+    inputs: tuple[str, ...]
+    condition: tuple[PriorTokens, ...]
 
 
 @dataclass(frozen=True, slots=True)

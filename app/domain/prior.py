@@ -38,3 +38,26 @@ class PriorTokens:
         if sys.byteorder == "big":
             words.byteswap()
         return cls(grid=grid, ids=tuple(words))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What AR hands to DiT: the target's prior tokens, and for an edit the VQ ids of each condition image."""
+
+    prior: PriorTokens
+    condition: tuple[PriorTokens, ...] = ()
+
+
+def pack_all(priors: tuple[PriorTokens, ...]) -> bytes:
+    """Several grids in one record field: for each its height, width and ids, as little-endian uint16."""
+    return b"".join(PriorTokens(Grid(1, 2), (p.grid.height, p.grid.width)).pack() + p.pack() for p in priors)
+
+
+def unpack_all(packed: bytes) -> tuple[PriorTokens, ...]:
+    found = []
+    while packed:
+        grid = Grid(*PriorTokens.unpack(Grid(1, 2), packed[:4]).ids)
+        end = 4 + 2 * grid.tokens
+        found.append(PriorTokens.unpack(grid, packed[4:end]))
+        packed = packed[end:]
+    return tuple(found)

@@ -6,11 +6,11 @@ from app import keys
 from app.connect import Client, translated
 from app.domain.job import Job, Parameters, Priority, StoredObject, image_seed
 from app.domain.messages import Event, ImageRef, Lease, PaintOrder, PlanOrder
-from app.domain.prior import PriorTokens
+from app.domain.prior import Plan, PriorTokens, pack_all, unpack_all
 from app.domain.sizes import Grid
 from app.domain.states import ImageState
 from app.errors import LostLease, NotFound
-from app.store.records import IMAGE_FIELDS, dump_request, load_job, load_parameters
+from app.store.records import IMAGE_FIELDS, dump_request, load_job, load_request
 from app.store.scripts import Scripts
 
 
@@ -34,18 +34,28 @@ class JobStore:
         priority: Priority,
         webhook_url: str | None,
         metadata: dict[str, Any],
-        reused: tuple[ImageRef, PriorTokens] | None = None,
+        inputs: tuple[str, ...] = (),
+        reused: tuple[ImageRef, Plan] | None = None,
     ) -> None:
-        """Write the job with its images and hints. `reused`: stored prior tokens with which AR is skipped."""
-        ref, prior = reused or (None, None)
-        packed = [prior.pack(), prior.grid.height, prior.grid.width] if prior else ["", "", ""]
+        """Write the job with its images and hints. `inputs`: keys of condition images. `reused`: a plan; no AR then."""
+        ref, plan = reused or (None, None)
+        packed: list[Any] = ["", "", "", ""]
+        if plan:
+            grid = plan.prior.grid
+            packed = [plan.prior.pack(), grid.height, grid.width, pack_all(plan.condition)]
         indices = range(parameters.n)
         with translated():
             self._scripts.run(
                 "submit",
                 keys=[keys.job(job_id), keys.DUE, keys.ar_stream(priority), keys.STATS]
                 + [keys.image(job_id, index) for index in indices],
-                args=[job_id, dump_request(parameters, metadata, ref), webhook_url or "", priority.value, self._hint_ms]
+                args=[
+                    job_id,
+                    dump_request(parameters, metadata, ref, inputs),
+                    webhook_url or "",
+                    priority.value,
+                    self._hint_ms,
+                ]
                 + packed
                 + [image_seed(parameters.seed, index) for index in indices],
             )
@@ -61,15 +71,17 @@ class JobStore:
             images = pipe.execute()
         return load_job(job_id, fields, images)
 
-    def prior(self, ref: ImageRef) -> PriorTokens | None:
-        """The stored prior tokens; None while AR has not finished. Raises NotFound for an unknown image."""
+    def plan(self, ref: ImageRef) -> Plan | None:
+        """The stored plan; None while AR has not finished. Raises NotFound for an unknown image."""
         with translated():
-            state, packed, height, width = self._client.hmget(
-                keys.image(ref.job_id, ref.index), "state", "prior", "prior_height", "prior_width"
+            state, packed, height, width, condition = self._client.hmget(
+                keys.image(ref.job_id, ref.index), "state", "prior", "prior_height", "prior_width", "condition"
             )
         if state is None:
             raise NotFound(f"no image {ref.index} in job {ref.job_id}")
-        return None if packed is None else PriorTokens.unpack(Grid(int(height), int(width)), packed)
+        if packed is None:
+            return None
+        return Plan(PriorTokens.unpack(Grid(int(height), int(width)), packed), unpack_all(condition))
 
     def cancel(self, ref: ImageRef) -> ImageState:
         with translated():
@@ -101,14 +113,16 @@ class JobStore:
         if reply is None:
             return None
         fence, request, seed, *_ = reply
-        return PlanOrder(Lease(ref, fence), load_parameters(request), int(seed))
+        parameters, inputs = load_request(request)
+        return PlanOrder(Lease(ref, fence), parameters, int(seed), inputs)
 
-    def hand_over(self, lease: Lease, prior: PriorTokens) -> None:
-        """Store the prior tokens and move the image on to DiT. Raises LostLease."""
-        grid = prior.grid
+    def hand_over(self, lease: Lease, plan: Plan) -> None:
+        """Store the plan and move the image on to DiT. Raises LostLease."""
+        grid, packed = plan.prior.grid, plan.prior.pack()
+        condition = pack_all(plan.condition)
         with translated():
             done = self._scripts.on_image(
-                "hand_over", lease.ref, lease.fence, prior.pack(), grid.height, grid.width, self._hint_ms
+                "hand_over", lease.ref, lease.fence, packed, grid.height, grid.width, self._hint_ms, condition
             )
         if not done:
             raise LostLease(str(lease.ref))
@@ -120,9 +134,10 @@ class JobStore:
         reply = self._claim("paint", ref, token, "")
         if reply is None:
             return None
-        fence, request, seed, packed, height, width = reply
+        fence, request, seed, packed, height, width, condition = reply
         prior = PriorTokens.unpack(Grid(int(height), int(width)), packed)
-        return PaintOrder(Lease(ref, fence), load_parameters(request), int(seed), prior)
+        parameters, inputs = load_request(request)
+        return PaintOrder(Lease(ref, fence), parameters, int(seed), prior, inputs, unpack_all(condition))
 
     def commit(self, lease: Lease, stored: StoredObject, *, steps: int) -> None:
         """Publish the uploaded object as the image's own. Raises LostLease: then the object is nobody's."""

@@ -32,17 +32,25 @@ IMAGE_FIELDS = (
 )
 
 
-def dump_request(parameters: Parameters, metadata: dict[str, Any], reused: ImageRef | None) -> str:
+def dump_request(
+    parameters: Parameters, metadata: dict[str, Any], reused: ImageRef | None, inputs: tuple[str, ...]
+) -> str:
     request = {
         "parameters": asdict(parameters) | {"size": str(parameters.size)},
         "metadata": metadata,
         "reused": None if reused is None else [reused.job_id, reused.index],
+        "inputs": list(inputs),
     }
     return json.dumps(request, ensure_ascii=True, allow_nan=False)
 
 
-def load_parameters(request: bytes) -> Parameters:
-    values = json.loads(request)["parameters"]
+def load_request(request: bytes) -> tuple[Parameters, tuple[str, ...]]:
+    """The parameters, and the keys of the condition images."""
+    values = json.loads(request)
+    return _parameters(values["parameters"]), tuple(values["inputs"])
+
+
+def _parameters(values: dict[str, Any]) -> Parameters:
     return Parameters(**(values | {"size": Size.parse(values["size"])}))
 
 
@@ -51,13 +59,14 @@ def load_job(job_id: str, fields: Mapping[bytes, bytes], images: Sequence[Sequen
     request = json.loads(fields[b"request"])
     return Job(
         id=job_id,
-        parameters=load_parameters(fields[b"request"]),
+        parameters=_parameters(request["parameters"]),
         created_at=int(fields[b"created_at"]),
         images=tuple(_load_image(index, values) for index, values in enumerate(images)),
         priority=Priority(fields[b"priority"].decode()),
         webhook_url=webhook_url.decode() if webhook_url else None,
         metadata=request["metadata"],
         reused=tuple(request["reused"]) if request["reused"] else None,
+        inputs=tuple(request["inputs"]),
         started_at=_number(fields.get(b"started_at")),
         completed_at=_number(fields.get(b"completed_at")),
     )

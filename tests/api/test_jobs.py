@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app import keys, wiring
 from app.domain.messages import ImageRef
-from tests.store.orders import PRIOR, paint, plan
+from tests.store.orders import PLAN, PRIOR, paint, plan
 
 PROMPT = "a red circle on a blue background"
 
@@ -23,7 +23,7 @@ def _submit(http, **fields):
 def _finish(store, settings, job_id, index=0):
     """Take an image through both stages by hand, with a real object."""
     ref = ImageRef(job_id, index)
-    store.hand_over(plan(store, ref), PRIOR)
+    store.hand_over(plan(store, ref), PLAN)
     lease = paint(store, ref)
     data = b"picture"
     stored = wiring.worker_blobs(settings).put(
@@ -229,7 +229,7 @@ def test_a_stored_plan_is_painted_again_without_ar(http, store, settings, client
     assert [(image["stage"], image["seed"]) for image in job["images"]] == [("dit", 9), ("dit", 10)]
     for index in range(2):
         ref = ImageRef(job["id"], index)
-        assert store.prior(ref) == PRIOR
+        assert store.plan(ref) == PLAN
         assert ref in store.due(100), "the sweeper hints it at once"
         assert store.claim_paint(ref, token=f"t{index}").prior == PRIOR
     assert http.get(f"/v1/jobs/{job['id']}").get_json()["images"][0]["attempts"] == {"ar": 0, "dit": 1}

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from app.domain.job import SEED_LIMIT, image_seed, new_job_id
 from app.domain.messages import DitTask, Event, ImageRef
-from app.domain.prior import PriorTokens
+from app.domain.prior import PriorTokens, pack_all, unpack_all
 from app.domain.sizes import Grid
 from app.queues.dit_queue import parse_task
 
@@ -52,3 +52,9 @@ def test_a_dit_hint_reads_back():
 def test_distinct_share_tells_a_collapsed_plan():
     assert PriorTokens(Grid(2, 2), (1, 1, 1, 1)).distinct_share() == 0.25
     assert PriorTokens(Grid(2, 2), (1, 2, 3, 4)).distinct_share() == 1.0
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=4))
+def test_several_grids_read_back_from_one_field(grids):
+    priors = tuple(PriorTokens(Grid(h, w), tuple(range(h * w))) for h, w in grids)
+    assert unpack_all(pack_all(priors)) == priors

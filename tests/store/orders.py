@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 from app.domain.job import Parameters, Priority, StoredObject, new_job_id
 from app.domain.messages import ImageRef, Lease
-from app.domain.prior import PriorTokens
+from app.domain.prior import Plan, PriorTokens
 from app.domain.sizes import Size
 from app.domain.states import ImageState
 from app.store.jobs import JobStore
 
 PRIOR = PriorTokens(Size(256, 256).large_grid, tuple(range(64)))
+PLAN = Plan(PRIOR)
 
 
 def parameters(n: int = 1, prompt: str = "a red circle on a blue background", seed: int = 7) -> Parameters:
@@ -64,7 +65,7 @@ def place(store: JobStore, state: ImageState) -> Placed:
     if state is ImageState.FAILED:
         store.fail(lease, "broken", "it broke")
     if state in (ImageState.PLANNED, ImageState.PAINTING, ImageState.SUCCEEDED):
-        store.hand_over(lease, PRIOR)
+        store.hand_over(lease, PLAN)
     if state in (ImageState.PAINTING, ImageState.SUCCEEDED):
         lease = paint(store, ref)
     if state is ImageState.SUCCEEDED:

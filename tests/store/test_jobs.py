@@ -10,7 +10,7 @@ from app.domain.messages import ImageRef, Lease
 from app.domain.states import TABLE, TERMINAL, ImageState, Move
 from app.errors import LostLease, NotFound
 from tests.servers import wait_until
-from tests.store.orders import PRIOR, entry_of, paint, parameters, place, plan, stored, submit
+from tests.store.orders import PLAN, PRIOR, entry_of, paint, parameters, place, plan, stored, submit
 
 S = ImageState
 
@@ -22,7 +22,7 @@ def _try(store, move, placed):
             case Move.PLAN:
                 store.claim_plan(placed.ref, entry=entry_of(store, placed.ref), token="next")
             case Move.HAND_OVER:
-                store.hand_over(placed.lease, PRIOR)
+                store.hand_over(placed.lease, PLAN)
             case Move.PAINT:
                 store.claim_paint(placed.ref, token="next")
             case Move.COMMIT:
@@ -61,7 +61,7 @@ def test_an_image_is_due_exactly_while_it_has_not_ended(store, client, state):
 def test_an_old_fence_moves_nothing(store, state, call):
     placed = place(store, state)
     old = replace(placed.lease, fence=placed.lease.fence - 1)
-    arguments = {"hand_over": (PRIOR,), "commit": (stored(),), "retry": ("c", "m"), "fail": ("c", "m")}.get(call, ())
+    arguments = {"hand_over": (PLAN,), "commit": (stored(),), "retry": ("c", "m"), "fail": ("c", "m")}.get(call, ())
     keywords = {"steps": 1} if call == "commit" else {}
     if call in ("hand_over", "commit", "renew"):
         with pytest.raises(LostLease):
@@ -93,7 +93,7 @@ def test_replies_lost_on_the_way_are_repeated_without_harm(store, client):
     first, second = (store.claim_plan(ref, entry=entry, token="t1") for _ in range(2))
     assert first == second
     for _ in range(2):
-        store.hand_over(first.lease, PRIOR)
+        store.hand_over(first.lease, PLAN)
     first, second = (store.claim_paint(ref, token="t2") for _ in range(2))
     assert first == second
     assert first.prior == PRIOR
@@ -115,7 +115,7 @@ def test_handing_over_acks_and_removes_the_stream_entry(store, client):
     client.xgroup_create(keys.AR_REALTIME, keys.AR_GROUP, id="0", mkstream=True)
     ref = ImageRef(submit(store), 0)
     client.xreadgroup(keys.AR_GROUP, "c", {keys.AR_REALTIME: ">"})
-    store.hand_over(plan(store, ref), PRIOR)
+    store.hand_over(plan(store, ref), PLAN)
     assert client.xlen(keys.AR_REALTIME) == 0
     assert client.xpending(keys.AR_REALTIME, keys.AR_GROUP)["pending"] == 0
 
@@ -123,7 +123,7 @@ def test_handing_over_acks_and_removes_the_stream_entry(store, client):
 def test_events_are_numbered_without_gaps_and_the_job_ends_once(store, client):
     job_id = submit(store, 3)
     for index in (2, 0):
-        store.hand_over(plan(store, ImageRef(job_id, index)), PRIOR)
+        store.hand_over(plan(store, ImageRef(job_id, index)), PLAN)
         store.commit(paint(store, ImageRef(job_id, index)), stored(f"k{index}"), steps=12)
     store.fail(plan(store, ImageRef(job_id, 1)), "broken", "it broke")
     events = [store.event(job_id, sequence) for sequence in range(1, 5)]
@@ -140,13 +140,13 @@ def test_events_are_numbered_without_gaps_and_the_job_ends_once(store, client):
 def test_only_jobs_with_a_receiver_fill_the_outbox(store, client):
     for url, waiting in ((None, 0), ("http://127.0.0.1:1/", 2)):
         ref = ImageRef(submit(store, webhook_url=url), 0)
-        store.hand_over(plan(store, ref), PRIOR)
+        store.hand_over(plan(store, ref), PLAN)
         store.commit(paint(store, ref), stored(), steps=12)
         assert client.zcard(keys.OUTBOX) == waiting
 
 
 def test_unknown_ids_are_not_found(store):
-    for call in (lambda: store.get("job_no"), lambda: store.prior(ImageRef("job_no", 0))):
+    for call in (lambda: store.get("job_no"), lambda: store.plan(ImageRef("job_no", 0))):
         with pytest.raises(NotFound):
             call()
     with pytest.raises(NotFound):
@@ -171,17 +171,17 @@ def test_a_lapsed_ar_lease_goes_back_to_the_stream_and_the_zombie_is_refused(sto
     placed = place(store, S.PLANNING)
     assert _sweep_when_due(store, placed.ref) == ("retried", S.QUEUED)
     with pytest.raises(LostLease):
-        store.hand_over(placed.lease, PRIOR)
+        store.hand_over(placed.lease, PLAN)
     assert client.xlen(keys.AR_REALTIME) == 1
     lease = plan(store, placed.ref, token="second")
     assert lease.fence == placed.lease.fence + 1
-    store.hand_over(lease, PRIOR)
+    store.hand_over(lease, PLAN)
 
 
 def test_a_lapsed_dit_lease_keeps_the_prior_tokens(store):
     placed = place(store, S.PAINTING)
     assert _sweep_when_due(store, placed.ref) == ("retried", S.PLANNED)
-    assert store.prior(placed.ref) == PRIOR
+    assert store.plan(placed.ref) == PLAN
     assert store.get(placed.ref.job_id).images[0].ar_attempts == 1
     assert store.claim_paint(placed.ref, token="second").prior == PRIOR
 

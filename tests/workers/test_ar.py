@@ -60,7 +60,7 @@ def test_a_mixed_group_is_planned_and_hinted(worker, store, client):
     assert client.xlen(keys.AR_REALTIME) == 0
     assert client.llen(keys.DIT_LIST) == 4
     for job in jobs:
-        prior = store.prior(ImageRef(job, 0))
+        prior = store.plan(ImageRef(job, 0)).prior
         assert prior.grid == store.get(job).parameters.size.large_grid
     assert worker.idle
 
@@ -104,11 +104,11 @@ def test_results_are_kept_while_redis_is_away(worker, store, stages, monkeypatch
     job, calls = _submit(store, n=2), []
     hand_over = stages.hand_over
 
-    def failing(lease, prior):
+    def failing(lease, plan):
         calls.append(lease)
         if len(calls) in (1, 3):
             raise Unavailable("away")
-        hand_over(lease, prior)
+        hand_over(lease, plan)
 
     monkeypatch.setattr(stages, "hand_over", failing)
     _run_until(worker, lambda: set(_states(store, job)) == {S.PLANNED})
@@ -137,8 +137,8 @@ def test_tokens_follow_from_the_seed_whatever_shares_the_batch(worker, store):
     others = [_submit(store, "128x128", seed=1), _submit(store, "32x32", prompt="other", seed=2)]
     again = _submit(store, seed=10, n=2)
     _run_until(worker, lambda: all(set(_states(store, job)) == {S.PLANNED} for job in [*others, again]))
-    assert store.prior(ImageRef(again, 1)) == store.prior(ImageRef(alone, 0))
-    assert store.prior(ImageRef(again, 0)) != store.prior(ImageRef(alone, 0))
+    assert store.plan(ImageRef(again, 1)) == store.plan(ImageRef(alone, 0))
+    assert store.plan(ImageRef(again, 0)) != store.plan(ImageRef(alone, 0))
 
 
 def test_a_plan_that_collapsed_is_made_once_more_and_then_fails(worker, engine, store, monkeypatch):

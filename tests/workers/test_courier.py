@@ -8,7 +8,7 @@ from app import keys, wiring
 from app.domain.messages import ImageRef
 from app.webhooks.signing import new_secret
 from tests.servers import wait_until
-from tests.store.orders import PRIOR, paint, plan, stored, submit
+from tests.store.orders import PLAN, paint, plan, stored, submit
 from workers import courier as module
 from workers.courier import RETRY_S, Courier
 
@@ -32,7 +32,7 @@ def courier(servers, store, client):
 
 def _finished_job(store, url):
     ref = ImageRef(submit(store, webhook_url=url), 0)
-    store.hand_over(plan(store, ref), PRIOR)
+    store.hand_over(plan(store, ref), PLAN)
     store.commit(paint(store, ref), stored(), steps=12)
     return ref.job_id
 

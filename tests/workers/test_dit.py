@@ -7,7 +7,7 @@ from app import keys, wiring
 from app.dit.engine import DitEngine
 from app.domain.job import Parameters, Priority, new_job_id
 from app.domain.messages import DitTask, ImageRef
-from app.domain.prior import PriorTokens
+from app.domain.prior import Plan, PriorTokens
 from app.domain.sizes import Size
 from app.domain.states import ImageState
 from app.errors import ImageFailed
@@ -45,7 +45,7 @@ def _planned(store, steps=3) -> ImageRef:
     )
     ref = ImageRef(job_id, 0)
     grid = SIZE.large_grid
-    store.hand_over(plan(store, ref), PriorTokens(grid, tuple(range(grid.tokens))))
+    store.hand_over(plan(store, ref), Plan(PriorTokens(grid, tuple(range(grid.tokens)))))
     return ref
 
 

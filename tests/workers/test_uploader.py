@@ -10,7 +10,7 @@ from app.domain.messages import ImageRef
 from app.domain.states import ImageState
 from app.errors import ImageFailed, Unavailable
 from tests.servers import wait_until
-from tests.store.orders import PRIOR, plan, submit
+from tests.store.orders import PLAN, plan, submit
 from workers.uploader import Painted, Uploader
 
 
@@ -39,7 +39,7 @@ class _Failing:
 
 def _painted(store):
     ref = ImageRef(submit(store), 0)
-    store.hand_over(plan(store, ref), PRIOR)
+    store.hand_over(plan(store, ref), PLAN)
     order = store.claim_paint(ref, token="t")
     return Painted(order, np.full((4, 6, 3), 200, np.uint8))
 

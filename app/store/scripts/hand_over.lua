@@ -1,5 +1,6 @@
 -- AR -> DiT: store the prior tokens, move the image to "planned", ack its stream entry.
 -- ARGV[2] fence  ARGV[3] prior bytes  ARGV[4] height  ARGV[5] width  ARGV[6] hint ms
+-- ARGV[7] VQ ids of the condition images, '' for text-to-image
 -- Returns 1 when done (also on a repeated call), 0 when the lease is lost.
 if not state or not owns(ARGV[2]) then
   return 0
@@ -8,7 +9,8 @@ local new_state = target('hand_over')
 if not new_state then
   return get('prior') == ARGV[3] and 1 or 0
 end
-redis.call('HSET', image, 'prior', ARGV[3], 'prior_height', ARGV[4], 'prior_width', ARGV[5], 'hints', 0)
+redis.call('HSET', image, 'prior', ARGV[3], 'prior_height', ARGV[4], 'prior_width', ARGV[5],
+  'condition', ARGV[7], 'hints', 0)
 redis.call('HDEL', image, 'owner')
 redis.call('HINCRBY', stats, 'ar_ms', now - get('planning_at'))
 redis.call('HINCRBY', stats, 'images_planned', 1)

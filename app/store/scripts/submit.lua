@@ -1,8 +1,8 @@
 -- Write a job, its images and their hints; a repeated call is a no-op.
 -- KEYS[1] job  KEYS[2] due  KEYS[3] ar stream of its priority  KEYS[4] stats  KEYS[5..] one image hash each, by index
 -- ARGV[1] job id  ARGV[2] request JSON  ARGV[3] webhook url or ''  ARGV[4] priority  ARGV[5] hint ms
--- ARGV[6] prior bytes, height and width in ARGV[7] and ARGV[8], for images that skip AR; else three times ''
--- ARGV[9..] seed of each image
+-- ARGV[6] prior bytes, ARGV[7] height, ARGV[8] width, ARGV[9] condition bytes of images that skip AR; else ''
+-- ARGV[10..] seed of each image
 -- Returns the server time of creation, ms.
 local created = redis.call('HGET', KEYS[1], 'created_at')
 if created then
@@ -18,12 +18,12 @@ if ARGV[3] ~= '' then
 end
 for i = 1, n do
   local index, image = i - 1, KEYS[4 + i]
-  redis.call('HSET', image, 'state', 'queued', 'seed', ARGV[8 + i], 'queued_at', now,
+  redis.call('HSET', image, 'state', 'queued', 'seed', ARGV[9 + i], 'queued_at', now,
     'fence', 0, 'step', 0, 'hints', 0, 'ar_attempts', 0, 'dit_attempts', 0)
   local look_at = now
   if ARGV[6] ~= '' then
     redis.call('HSET', image, 'state', 'planned', 'planned_at', now,
-      'prior', ARGV[6], 'prior_height', ARGV[7], 'prior_width', ARGV[8])
+      'prior', ARGV[6], 'prior_height', ARGV[7], 'prior_width', ARGV[8], 'condition', ARGV[9])
   else
     redis.call('HSET', image, 'entry', redis.call('XADD', KEYS[3], '*', 'job', ARGV[1], 'index', index, 'schema', 1))
     look_at = now + ARGV[5]
