@@ -2,6 +2,7 @@
 
 from app.blobs import BlobStore
 from app.connect import Client, connect
+from app.outbound import Outbound
 from app.queues.ar_stream import ArStream
 from app.queues.dit_queue import DitQueue, make_celery
 from app.service import Intake, Stages
@@ -65,7 +66,7 @@ def worker_blobs(settings: Settings) -> BlobStore:
 
 
 def webhook_sender(settings: Settings) -> WebhookSender:
-    return WebhookSender(settings.webhook_networks, timeout_s=settings.webhook_timeout_s)
+    return WebhookSender(Outbound(settings.webhook_networks), timeout_s=settings.webhook_timeout_s)
 
 
 def webhook_secret(settings: Settings, client: Client) -> str:

@@ -17,6 +17,8 @@ FLOORS = {
     "app.keys": 1,
     "app.connect": 1,
     "app.logs": 1,
+    "app.pictures": 1,
+    "app.outbound": 1,
     "app.store": 2,
     "app.queues": 2,
     "app.blobs": 2,

@@ -7,6 +7,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from werkzeug import Request, Response
 
 from app.errors import Misconfigured
+from app.outbound import Outbound
 from app.webhooks.sender import WebhookSender
 from app.webhooks.signing import check_secret, headers, new_secret
 
@@ -15,7 +16,7 @@ LOOPBACK = (ip_network("127.0.0.0/8"),)
 
 @pytest.fixture
 def sender():
-    return WebhookSender(LOOPBACK, timeout_s=1.0)
+    return WebhookSender(Outbound(LOOPBACK), timeout_s=1.0)
 
 
 def test_what_is_sent_verifies_by_the_standard_library(sender, httpserver):
@@ -76,7 +77,7 @@ def test_only_2xx_is_success_and_410_ends(sender, httpserver, status, delivered,
     ],
 )
 def test_without_the_operators_word_nothing_inside_is_reached(httpserver, url):
-    outcome = WebhookSender((), timeout_s=1.0).send(url.format(port=httpserver.port), {}, "{}")
+    outcome = WebhookSender(Outbound(()), timeout_s=1.0).send(url.format(port=httpserver.port), {}, "{}")
     assert not outcome.delivered
     assert outcome.final
     assert "refused" in outcome.error
