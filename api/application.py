@@ -1,11 +1,15 @@
 """Builds the Flask application. gunicorn calls `create()` in each of its processes."""
 
-from flask import Flask, Response, request
+import json
+from typing import Any
+
+from flask import Flask, Request, current_app, request
 from flask_openapi import Info, OpenAPI
 from flask_openapi_swagger.plugins import RegisterPlugin
-from werkzeug.exceptions import BadRequest, UnsupportedMediaType
+from werkzeug.exceptions import BadRequest, RequestEntityTooLarge, UnsupportedMediaType
 
 from api import jobs, operations, problems
+from api.images import MOST_IMAGES, ImageIntake
 from api.parts import Parts
 from api.problems import Problem
 from api.prompts import PromptLimit
@@ -33,7 +37,8 @@ def build(effective: Settings) -> Flask:
         doc_ui=False,
         static_folder=None,
     )
-    app.config["MAX_CONTENT_LENGTH"] = effective.max_body_bytes
+    app.request_class = JobHttpRequest
+    app.config["MAX_CONTENT_LENGTH"] = MOST_IMAGES * effective.max_image_bytes + effective.max_body_bytes
     # Keys keep the order that the views give them.
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.extensions["planpaint"] = _parts(effective)
@@ -54,19 +59,40 @@ def _parts(effective: Settings) -> Parts:
         registry=wiring.registry(client),
         blobs=wiring.api_blobs(effective),
         prompt_limit=PromptLimit.of(effective),
+        images=ImageIntake(effective),
     )
 
 
-def _check_body() -> Response | None:
+class JobHttpRequest(Request):
+    """A job may also come as a multipart form: its field `job` is the JSON, its files `image` the condition images."""
+
+    @property
+    def is_form(self) -> bool:
+        return self.mimetype == "multipart/form-data"
+
+    def get_json(self, force: bool = False, silent: bool = False, cache: bool = True) -> Any:  # noqa: ANN401 - JSON
+        if not self.is_form:
+            return super().get_json(force, silent, cache)
+        try:
+            return json.loads(self.form["job"])
+        except (KeyError, ValueError) as error:
+            raise BadRequest("the form's field job is not valid JSON") from error
+
+
+def _check_body() -> None:
     """A body, where one is expected, is a JSON object: 415 for another type, 400 for broken JSON, 422 for the rest."""
-    if request.endpoint != "jobs.submit":
-        return None
-    if not request.is_json:
-        raise UnsupportedMediaType("send the job as application/json")
+    if request.endpoint != "jobs.submit" or request.method != "POST":
+        return
+    form = isinstance(request, JobHttpRequest) and request.is_form
+    if not (request.is_json or form):
+        raise UnsupportedMediaType("send the job as application/json, or as multipart/form-data with files")
+    if not form:
+        request.max_content_length = current_app.extensions["planpaint"].settings.max_body_bytes
     try:
         body = request.get_json()
+    except RequestEntityTooLarge:
+        raise
     except (BadRequest, RecursionError) as error:
-        raise BadRequest("the body is not valid JSON") from error
+        raise BadRequest("the job is not valid JSON") from error
     if not isinstance(body, dict):
-        raise RefusedInput("", "the body must be a JSON object")
-    return None
+        raise RefusedInput("", "the job must be a JSON object")

@@ -6,6 +6,7 @@ from typing import Any
 from flask import Blueprint, Response, current_app, jsonify, redirect, request
 from flask_openapi import APIBlueprint, Tag
 
+from api.images import png_size
 from api.parts import Parts
 from api.problems import Problem
 from api.schemas import ImagePath, JobOut, JobPath, JobRequest, PriorOut
@@ -58,13 +59,27 @@ def _reused(body: JobRequest) -> Job | None:
     return job
 
 
+def _size(body: JobRequest, source: Job | None, pictures: tuple[bytes, ...]) -> Size:
+    """As asked; else the reused image's, else the first condition image's, else the default."""
+    if body.size:
+        return Size.parse(body.size)
+    if source:
+        return source.parameters.size
+    if pictures:
+        return Size(*png_size(pictures[0]))
+    return Size.parse(_parts().settings.default_size)
+
+
 def _submission(body: JobRequest) -> Submission:
     settings, source = _parts().settings, _reused(body)
     prompt = body.prompt or (source.parameters.prompt if source else None)
     if prompt is None:
         raise RefusedInput("prompt", "is required")
     _parts().prompt_limit.check(prompt)
-    size = Size.parse(body.size or (str(source.parameters.size) if source else settings.default_size))
+    pictures = _parts().images.read(body)
+    if pictures and source:
+        raise RefusedInput("images", "cannot be given with reuse_prior, which keeps its own")
+    size = _size(body, source, pictures)
     if size.pixels > settings.max_pixels:
         raise RefusedInput("size", f"must be at most {settings.max_pixels} pixels in all, {size} has {size.pixels}")
     parameters = Parameters(
@@ -83,6 +98,7 @@ def _submission(body: JobRequest) -> Submission:
         priority=Priority(body.priority),
         webhook_url=body.webhook_url,
         metadata=body.metadata,
+        pictures=pictures,
         reused=ImageRef(body.reuse_prior.job, body.reuse_prior.index) if body.reuse_prior else None,
     )
 

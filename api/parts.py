@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from api.images import ImageIntake
 from api.prompts import PromptLimit
 from app.blobs import BlobStore
 from app.service import Intake
@@ -18,3 +19,4 @@ class Parts:
     registry: WorkerRegistry
     blobs: BlobStore
     prompt_limit: PromptLimit
+    images: ImageIntake

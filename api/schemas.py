@@ -4,11 +4,14 @@ import json
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+import requests
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from app.domain.job import SEED_LIMIT
 from app.domain.sizes import MAX_SIDE, Size
 
+#: Below it the logits overflow when they are divided by it; 0 stands for the limit.
+LEAST_TEMPERATURE = 0.01
 #: Most bytes of `metadata` as JSON.
 MAX_METADATA = 16 * 1024
 
@@ -45,6 +48,9 @@ class JobRequest(BaseModel):
     reuse_prior: ReusedImage | None = Field(
         None, description="skip AR: paint this image's plan again; prompt and size default to its own"
     )
+    images: list[str] = Field(
+        default_factory=list, max_length=4, description="pictures to edit: base64, data URLs or https URLs"
+    )
     size: str | None = Field(None, description=f'"WIDTHxHEIGHT", sides from 1 to {MAX_SIDE} pixels')
     n: int = Field(1, ge=1, le=10, description="number of pictures; picture i has seed (seed + i) mod 2^32")
     seed: int | None = Field(None, ge=0, lt=SEED_LIMIT, description="drawn by the server when absent, and echoed")
@@ -70,6 +76,13 @@ class JobRequest(BaseModel):
             _refuse_surrogates(value)
         return value
 
+    @field_validator("temperature")
+    @classmethod
+    def _temperature(cls, value: float) -> float:
+        if 0 < value < LEAST_TEMPERATURE:
+            raise ValueError(f"must be 0 or at least {LEAST_TEMPERATURE}")
+        return value
+
     @field_validator("size")
     @classmethod
     def _size(cls, value: str | None) -> str | None:
@@ -80,11 +93,17 @@ class JobRequest(BaseModel):
     def _webhook_url(cls, value: object) -> object:
         if isinstance(value, str):
             _refuse_surrogates(value)
+            if any(character.isspace() or not character.isprintable() for character in value):
+                raise ValueError("must not contain spaces or control characters")
             parts = urlsplit(value)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
                 raise ValueError("must be an absolute http or https URL")
             if parts.username is not None or parts.password is not None:
                 raise ValueError("must not carry credentials")
+            try:
+                requests.Request("POST", value).prepare()
+            except requests.exceptions.RequestException as error:
+                raise ValueError("must be an absolute http or https URL") from error
         return value
 
     @field_validator("metadata")
@@ -169,6 +188,7 @@ class JobOut(BaseModel):
     images: list[ImageOut]
     priority: Literal["realtime", "batch"]
     reuse_prior: ReusedImage | None
+    inputs: int = Field(description="condition images of an edit")
     webhook_url: str | None
     metadata: dict[str, Any]
     urls: JobUrls

@@ -4,6 +4,7 @@ import base64
 import threading
 import time
 from typing import Any
+from urllib.parse import urlsplit
 
 import boto3
 from botocore.config import Config
@@ -26,7 +27,8 @@ class BlobStore:
         self._client = _client(settings, settings.s3_endpoint, timeout_s)
         self._public = _client(settings, settings.public_endpoint, timeout_s)
         self._health_lock = threading.Lock()
-        self._healthy_at = float("-inf")
+        self._asked_at = float("-inf")
+        self._health: Unavailable | None = None
 
     def put(self, key: str, data: bytes, content_type: str, sha256: bytes) -> StoredObject:
         """Upload; the server verifies the checksum. Raises Unavailable, or ImageFailed when the server refuses us."""
@@ -48,6 +50,18 @@ class BlobStore:
         except BotoCoreError as error:
             raise Unavailable(f"object storage: {error}") from error
         return StoredObject(key, content_type, len(data), sha256.hex())
+
+    def get(self, key: str) -> bytes:
+        """Read one object. Raises Unavailable, or ImageFailed when it is not there."""
+        try:
+            data: bytes = self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read()
+        except ClientError as error:
+            if _status(error) >= 500 or _status(error) == 429:
+                raise Unavailable(f"object storage: {error}") from error
+            raise ImageFailed("input_missing", f"a condition image cannot be read: {error}") from error
+        except BotoCoreError as error:
+            raise Unavailable(f"object storage: {error}") from error
+        return data
 
     def delete(self, key: str) -> None:
         """Remove an object that no image points to."""
@@ -84,15 +98,20 @@ class BlobStore:
             raise Unavailable(f"object storage: {error}") from error
 
     def ping(self) -> None:
-        """Raises Unavailable unless the bucket can be reached; a good answer is believed for two seconds."""
+        """Raises Unavailable unless the bucket can be reached. One question at a time serves all who wait for it."""
         with self._health_lock:
-            if time.monotonic() - self._healthy_at < _HEALTH_S:
-                return
-            try:
-                self._client.head_bucket(Bucket=self._bucket)
-            except (ClientError, BotoCoreError) as error:
-                raise Unavailable(f"object storage: {error}") from error
-            self._healthy_at = time.monotonic()
+            if time.monotonic() - self._asked_at > _HEALTH_S:
+                self._health = self._ask()
+                self._asked_at = time.monotonic()
+            if self._health is not None:
+                raise Unavailable(str(self._health))
+
+    def _ask(self) -> Unavailable | None:
+        try:
+            self._client.head_bucket(Bucket=self._bucket)
+        except (ClientError, BotoCoreError) as error:
+            return Unavailable(f"object storage: {error}")
+        return None
 
 
 def _client(settings: Settings, endpoint: str, timeout_s: float) -> Any:  # noqa: ANN401 - boto3 builds it at run time
@@ -112,6 +131,8 @@ def _client(settings: Settings, endpoint: str, timeout_s: float) -> Any:  # noqa
             connect_timeout=min(timeout_s, 3.0),
             read_timeout=timeout_s,
             retries={"total_max_attempts": 1},
+            # A proxy of the environment is for the world outside, not for a server on this host.
+            proxies={} if urlsplit(endpoint).hostname in ("127.0.0.1", "localhost", "::1") else None,
         ),
     )
 

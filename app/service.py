@@ -1,11 +1,13 @@
 """The use cases: what the API, the workers and the sweeper do to jobs, in terms of the store and the DiT queue."""
 
+import hashlib
 import secrets
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
+from app.blobs import BlobStore
 from app.domain.job import SEED_LIMIT, Job, Parameters, Priority, new_job_id
 from app.domain.messages import DitTask, ImageRef, Lease
 from app.domain.prior import Plan, PriorTokens
@@ -22,12 +24,13 @@ _SWEEP_LIMIT = 500
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A checked request. `reused`: the image whose stored prior tokens it repaints."""
+    """A checked request. `pictures`: condition images as PNG. `reused`: the image whose plan it repaints."""
 
     parameters: Parameters
     priority: Priority
     webhook_url: str | None
     metadata: dict[str, Any]
+    pictures: tuple[bytes, ...] = ()
     reused: ImageRef | None = None
 
 
@@ -38,31 +41,41 @@ def draw_seed() -> int:
 class Intake:
     """What callers do."""
 
-    def __init__(self, store: JobStore) -> None:
+    def __init__(self, store: JobStore, blobs: BlobStore) -> None:
         self._store = store
+        self._blobs = blobs
 
     def submit(self, submission: Submission) -> Job:
         job_id = new_job_id()
+        reused, inputs = self._reused(submission)
+        # Before the record: a worker may take the image at once.
+        inputs += tuple(self._keep(job_id, number, data) for number, data in enumerate(submission.pictures))
         self._store.submit(
             job_id,
             submission.parameters,
             priority=submission.priority,
             webhook_url=submission.webhook_url,
             metadata=submission.metadata,
-            reused=self._reused(submission),
+            inputs=inputs,
+            reused=reused,
         )
         return self._store.get(job_id)
 
-    def _reused(self, submission: Submission) -> tuple[ImageRef, Plan] | None:
+    def _keep(self, job_id: str, number: int, data: bytes) -> str:
+        key = f"jobs/{job_id}/inputs/{number}.png"
+        return self._blobs.put(key, data, "image/png", hashlib.sha256(data).digest()).key
+
+    def _reused(self, submission: Submission) -> tuple[tuple[ImageRef, Plan] | None, tuple[str, ...]]:
+        """The plan to repaint and the condition images that it was made with."""
         if submission.reused is None:
-            return None
+            return None, ()
         plan = self._store.plan(submission.reused)
         if plan is None:
             raise RefusedInput("reuse_prior", "this image has no prior tokens yet")
         grid = plan.prior.grid
         if grid != submission.parameters.size.large_grid:
             raise RefusedInput("size", f"must have a grid of {grid.height}x{grid.width} cells to reuse them")
-        return submission.reused, plan
+        return (submission.reused, plan), self._store.get(submission.reused.job_id).inputs
 
     def get(self, job_id: str) -> Job:
         return self._store.get(job_id)

@@ -1,6 +1,8 @@
 """Settings: read once from PLANPAINT_* variables, checked, frozen. A wrong or unknown one refuses to start."""
 
+import base64
 import os
+import re
 import socket
 from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -38,6 +40,8 @@ class Settings(BaseSettings):
     public_url: str | None = Field(None, description="how callers reach the API; default: http://host:port")
     api_processes: int = Field(1, ge=1, le=64, description="gunicorn worker processes")
     max_body_bytes: int = Field(1024 * 1024, ge=1024)
+    max_image_bytes: int = Field(20 * 1024 * 1024, ge=1024, description="one condition image as a file")
+    max_image_pixels: int = Field(32_000_000, ge=1024, description="one condition image, before it is scaled")
     max_pixels: int = Field(MAX_SIDE * MAX_SIDE, ge=1024, le=MAX_SIDE * MAX_SIDE, description="area cap, width*height")
     max_prompt_chars: int = Field(4000, ge=1, le=100_000)
     max_prompt_tokens: int = Field(1024, ge=64, le=8192, description="prompt with its template, AR tokens")
@@ -86,6 +90,25 @@ class Settings(BaseSettings):
         _networks(value)
         return value
 
+    @field_validator("webhook_secret")
+    @classmethod
+    def _secret(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            try:
+                raw = base64.b64decode(value.get_secret_value().removeprefix("whsec_"), validate=True)
+            except ValueError as error:
+                raise ValueError("must be whsec_ and base64") from error
+            if not 24 <= len(raw) <= 64:
+                raise ValueError(f"must hold 24 to 64 bytes, not {len(raw)}")
+        return value
+
+    @field_validator("s3_bucket")
+    @classmethod
+    def _bucket(cls, value: str) -> str:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", value):
+            raise ValueError("must be 3 to 63 lower-case letters, digits, dots and hyphens")
+        return value
+
     @field_validator("default_size")
     @classmethod
     def _size(cls, value: str) -> str:
@@ -106,7 +129,7 @@ class Settings(BaseSettings):
     @property
     def base_url(self) -> str:
         """Where receivers of webhooks reach the API; answers of the API itself take the caller's own Host."""
-        return self.public_url or f"http://{self.api_host}:{self.api_port}"
+        return self.public_url or address(self.api_host, self.api_port)
 
     @property
     def webhook_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
@@ -140,6 +163,11 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
     except ValidationError as error:
         problems = "; ".join(f"{PREFIX}{str(e['loc'][0]).upper()}: {e['msg']}" for e in error.errors())
         raise Misconfigured(problems) from error
+
+
+def address(host: str, port: int) -> str:
+    """An http URL; IPv6 addresses stand in brackets."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def worker_name(role: str) -> str:

@@ -75,6 +75,7 @@ def job_view(job: Job, base_url: str) -> dict[str, Any]:
         "images": [image_view(job, image, base_url) for image in job.images],
         "priority": job.priority.value,
         "reuse_prior": {"job": job.reused[0], "index": job.reused[1]} if job.reused else None,
+        "inputs": len(job.inputs),
         "webhook_url": job.webhook_url,
         "metadata": job.metadata,
         "urls": {"get": url, "cancel": f"{url}/cancel"},

@@ -11,7 +11,7 @@ from app.store.jobs import JobStore
 from app.store.outbox import Outbox
 from app.store.workers import WorkerRegistry
 from app.webhooks.sender import WebhookSender
-from app.webhooks.signing import check_secret, new_secret
+from app.webhooks.signing import new_secret
 
 #: Seconds that a worker waits for one answer. API calls wait less: their caller waits too.
 _WORKER_TIMEOUT_S = 5.0
@@ -38,7 +38,7 @@ def job_store(settings: Settings, client: Client) -> JobStore:
 
 
 def intake(settings: Settings, client: Client) -> Intake:
-    return Intake(job_store(settings, client))
+    return Intake(job_store(settings, client), api_blobs(settings))
 
 
 def stages(settings: Settings, client: Client) -> Stages:
@@ -72,5 +72,5 @@ def webhook_sender(settings: Settings) -> WebhookSender:
 def webhook_secret(settings: Settings, client: Client) -> str:
     """The operator's secret, or the one that all hosts of this Redis share."""
     if settings.webhook_secret is not None:
-        return check_secret(settings.webhook_secret.get_secret_value())
+        return settings.webhook_secret.get_secret_value()
     return Outbox(client).secret(new_secret())

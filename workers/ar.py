@@ -2,15 +2,16 @@
 
 import threading
 import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
+from PIL import Image
 
-from app import devices, wiring
-from app.ar.engine import ArEngine
+from app import wiring
 from app.ar.request import ArFailure, ArRequest, ArResult
-from app.ar.srt import SrtEngine
-from app.checkpoint import Checkpoint
+from app.blobs import BlobStore
 from app.domain.job import SEED_LIMIT
 from app.domain.messages import Lease, PlanOrder
 from app.domain.prior import Plan
@@ -19,6 +20,7 @@ from app.queues.ar_stream import ArHint, ArStream
 from app.service import Stages
 from app.settings import Settings, worker_name
 from app.store.jobs import JobStore
+from workers import ar_backend, inputs
 from workers.heartbeat import Heartbeat
 from workers.process import patiently, stop_on_signals
 
@@ -28,6 +30,8 @@ log = structlog.get_logger(__name__)
 _BLOCK_MS = 500
 #: A busy worker looks for more this often, seconds: often enough for a newcomer, rare enough for the running rows.
 _POLL_S = 0.02
+#: Threads that read condition images.
+_LOADERS = 4
 #: Pause while Redis does not answer, seconds.
 _PAUSE_S = 0.25
 #: Added to the seed of a plan that is made once more because it collapsed; any odd constant would do.
@@ -48,10 +52,11 @@ class ArWorker:
 
     def __init__(
         self,
-        engine: ArEngine | SrtEngine,
+        engine: ar_backend.ArBackend,
         stream: ArStream,
         store: JobStore,
         stages: Stages,
+        blobs: BlobStore,
         heartbeat: Heartbeat,
         *,
         name: str,
@@ -61,13 +66,15 @@ class ArWorker:
         self._stream = stream
         self._store = store
         self._stages = stages
+        self._blobs = blobs
         self._heartbeat = heartbeat
         self._name = name
         self._min_distinct = min_distinct
         self._rows: dict[str, _Row] = {}
         self._ended: list[ArResult | ArFailure] = []
         self._hints: list[ArHint] = []
-        self._claims = 0
+        self._loading: dict[str, Future[tuple[Image.Image, ...]]] = {}
+        self._loader = ThreadPoolExecutor(_LOADERS, thread_name_prefix="inputs")
         self._polled_at = 0.0
 
     @property
@@ -79,11 +86,14 @@ class ArWorker:
         try:
             if take:
                 self._take()
+            self._start_loaded()
             self._hand_over()
         except Unavailable as error:
             log.warning("waiting", error=str(error))
             if not self._engine.running:
                 time.sleep(_PAUSE_S)
+        if self._loading and not self._engine.running:
+            wait(self._loading.values(), timeout=_POLL_S, return_when=FIRST_COMPLETED)
         self._drop_lost()
         order = list(self._rows)
         # First come, first painted: rows that end at the same step are handed over in the order of their claims.
@@ -101,15 +111,15 @@ class ArWorker:
             self._forget(key)
 
     def _take(self) -> None:
-        free = self._engine.free_slots - len(self._hints)
-        idle = not self._engine.running and not self._ended and not self._hints
+        free = self._engine.free_slots - len(self._hints) - len(self._loading)
+        idle = not self._rows and not self._hints
         if free > 0 and (idle or time.monotonic() - self._polled_at > _POLL_S):
             self._hints += self._stream.read(free) or (self._stream.wait(_BLOCK_MS) if idle else [])
             self._polled_at = time.monotonic()
-        while self._hints and self._engine.free_slots:
+        while self._hints and self._engine.free_slots > len(self._loading):
             hint = self._hints[0]
-            self._claims += 1
-            order = self._store.claim_plan(hint.ref, entry=hint.entry, token=f"{self._name}/{self._claims}")
+            # The hint's own token: a claim whose answer was lost is sent again, and must be known again.
+            order = self._store.claim_plan(hint.ref, entry=hint.entry, token=f"{self._name}/{hint.entry}")
             if order is None:
                 self._stream.drop(hint)
             # Forgotten only now: a hint whose claim did not get through is tried again.
@@ -124,12 +134,30 @@ class ArWorker:
         )
         self._rows[key] = _Row(order.lease, request)
         self._heartbeat.hold(order.lease)
-        self._start(request)
+        if not order.inputs:
+            self._start(request)
+            return
+        # Off this thread: the running rows must not wait for object storage.
+        lost = partial(self._heartbeat.lost, order.lease)
+        self._loading[key] = self._loader.submit(inputs.load, self._blobs, order.inputs, lost)
+
+    def _start_loaded(self) -> None:
+        for key in [key for key, future in self._loading.items() if future.done()]:
+            future, row = self._loading.pop(key), self._rows.get(key)
+            if row is None:
+                continue
+            try:
+                row.request = replace(row.request, images=future.result())
+                self._start(row.request)
+            except ImageFailed as failure:
+                self._ended.append(ArFailure(key, failure.code, failure.message, failure.retryable))
+            except LostLease:
+                self._forget(key)
 
     def _start(self, request: ArRequest) -> None:
         try:
             self._ended += self._engine.admit([request])
-        except RuntimeError as error:  # torch: out of memory and the like
+        except Exception as error:  # one image must not take the batch with it
             log.exception("admission_failed", row=request.key)
             self._ended.append(ArFailure(request.key, "ar_error", f"planning failed: {type(error).__name__}", True))
 
@@ -156,7 +184,7 @@ class ArWorker:
     def _report(self, lease: Lease, ended: ArResult | ArFailure) -> None:
         try:
             if isinstance(ended, ArResult):
-                self._stages.hand_over(lease, Plan(ended.prior))
+                self._stages.hand_over(lease, Plan(ended.prior, ended.condition))
                 log.info("planned", image=str(lease.ref), seconds=round(ended.seconds, 3))
             else:
                 failure = ImageFailed(ended.code, ended.message, retryable=ended.retryable)
@@ -176,52 +204,28 @@ class ArWorker:
             self._heartbeat.drop(row.lease)
 
 
-def _device_name(settings: Settings) -> str:
-    return "srt" if settings.ar_backend == "srt" else str(devices.pick(settings.device))
-
-
-def _local_engine(settings: Settings) -> ArEngine:
-    devices.limit_threads(settings.threads)
-    device = devices.pick(settings.device)
-    return ArEngine.load(
-        Checkpoint(settings.checkpoint),
-        device=device,
-        dtype=devices.dtype(settings.dtype, device),
-        slots=settings.ar_slots,
-        max_prompt_tokens=settings.max_prompt_tokens,
-        max_pixels=settings.max_pixels,
-    )
-
-
-def _srt_engine(settings: Settings, stop: threading.Event) -> SrtEngine:
-    engine = SrtEngine.load(
-        Checkpoint(settings.checkpoint),
-        settings.srt_url or "",
-        slots=settings.ar_slots,
-        batches=settings.srt_batches,
-        max_prompt_tokens=settings.max_prompt_tokens,
-        timeout_s=settings.srt_timeout_s,
-    )
-    patiently(engine.check_health, stop)
-    return engine
-
-
 def run(settings: Settings) -> None:
     stop: threading.Event = stop_on_signals()
     name = worker_name("ar")
     client = wiring.worker_client(settings)
     store, stream = wiring.job_store(settings, client), wiring.ar_stream(client, name)
     heartbeat = Heartbeat(
-        store, wiring.registry(client), name=name, role="ar", device=_device_name(settings), lease_s=settings.lease_s
+        store,
+        wiring.registry(client),
+        name=name,
+        role="ar",
+        device=ar_backend.device_name(settings),
+        lease_s=settings.lease_s,
     )
     with heartbeat:
-        engine = _srt_engine(settings, stop) if settings.ar_backend == "srt" else _local_engine(settings)
+        engine = ar_backend.make(settings, stop)
         patiently(stream.ensure_groups, stop)
         worker = ArWorker(
             engine,
             stream,
             store,
             wiring.stages(settings, client),
+            wiring.worker_blobs(settings),
             heartbeat,
             name=name,
             min_distinct=settings.ar_min_distinct,

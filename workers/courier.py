@@ -84,7 +84,14 @@ class Courier:
         self._outbox.settle(
             job_id, sequence, result, retry_ms=round(pause * 1000), status=outcome.status, error=outcome.error
         )
-        log.info("delivery", job=job_id, sequence=sequence, result=result, status=outcome.status, error=outcome.error)
+        log.info(
+            "delivery",
+            job=job_id,
+            sequence=sequence,
+            result=result,
+            status=outcome.status,
+            why=outcome.error.split(":")[0],
+        )
 
 
 def run(settings: Settings) -> None:

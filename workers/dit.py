@@ -1,13 +1,17 @@
 """The DiT worker: Celery wakes it, the lease decides, and one image at a time is painted on its device."""
 
 import time
+from functools import partial
 from typing import Any
 
 import structlog
 from celery.signals import worker_ready, worker_shutting_down
+from celery.worker.request import Request
+from PIL import Image
 
 from app import devices, keys, wiring
-from app.checkpoint import Checkpoint
+from app.blobs import BlobStore
+from app.checkpoint import Checkpoint, loading
 from app.dit.engine import DitEngine
 from app.dit.request import PaintRequest
 from app.domain.messages import DitTask, PaintOrder
@@ -16,10 +20,29 @@ from app.queues.dit_queue import PAINT, make_celery, parse_task
 from app.service import Stages
 from app.settings import Settings, worker_name
 from app.store.jobs import JobStore
+from workers import inputs
 from workers.heartbeat import Heartbeat
 from workers.uploader import Painted, Uploader
 
 log = structlog.get_logger(__name__)
+
+#: Pause before a claim is sent again, seconds.
+_CLAIM_PAUSE_S = 1.0
+
+
+class _Request(Request):  # type: ignore[misc]
+    """Raises when an ack does not reach Redis, so that Celery reconnects.
+
+    Its own way is to log the failure and go on: the message then counts as being worked on for ever, and with a
+    prefetch of one this worker would never be given another.
+    """
+
+    acknowledged: bool
+
+    def acknowledge(self) -> None:
+        if not self.acknowledged:
+            self.message.ack()
+            self.acknowledged = True
 
 
 class _Stopping(Exception):
@@ -30,11 +53,20 @@ class DitWorker:
     """Paints what a hint names, if its lease is to be had. Nothing is raised to Celery: the record tells all."""
 
     def __init__(
-        self, engine: DitEngine, store: JobStore, stages: Stages, heartbeat: Heartbeat, uploader: Uploader, *, name: str
+        self,
+        engine: DitEngine,
+        store: JobStore,
+        stages: Stages,
+        blobs: BlobStore,
+        heartbeat: Heartbeat,
+        uploader: Uploader,
+        *,
+        name: str,
     ) -> None:
         self._engine = engine
         self._store = store
         self._stages = stages
+        self._blobs = blobs
         self._heartbeat = heartbeat
         self._uploader = uploader
         self.name = name
@@ -52,8 +84,9 @@ class DitWorker:
     def step(self, task: DitTask) -> None:
         """Claim, paint, hand to the uploader."""
         self._claims += 1
+        token = f"{self.name}/{self._claims}"
         try:
-            order = self._store.claim_paint(task.ref, token=f"{self.name}/{self._claims}")
+            order = self._claim(task, token)
         except Unavailable as error:
             # The sweeper hints the image again.
             log.warning("claim_failed", image=str(task.ref), error=str(error))
@@ -63,7 +96,9 @@ class DitWorker:
             return
         self._heartbeat.hold(order.lease)
         try:
-            self._uploader.submit(Painted(order, self._engine.paint(_request(order), self._on_step(order))))
+            pictures = inputs.load(self._blobs, order.inputs, partial(self._heartbeat.lost, order.lease))
+            pixels = self._engine.paint(_request(order, pictures), self._on_step(order))
+            self._uploader.submit(Painted(order, pixels))
         except LostLease:
             log.warning("abandoned", image=str(order.lease.ref), fence=order.lease.fence)
             self._heartbeat.drop(order.lease)
@@ -75,6 +110,14 @@ class DitWorker:
             log.exception("paint_crashed", image=str(order.lease.ref))
             code = "out_of_memory" if devices.is_out_of_memory(error) else "dit_error"
             self._give_up(order, ImageFailed(code, f"painting failed: {type(error).__name__}", retryable=True))
+
+    def _claim(self, task: DitTask, token: str) -> PaintOrder | None:
+        """With the same token again when the answer is lost: it may have been given."""
+        try:
+            return self._store.claim_paint(task.ref, token=token)
+        except Unavailable:
+            time.sleep(_CLAIM_PAUSE_S)
+            return self._store.claim_paint(task.ref, token=token)
 
     def _on_step(self, order: PaintOrder) -> Any:  # noqa: ANN401 - a closure
         def on_step(step: int) -> None:
@@ -103,7 +146,7 @@ class DitWorker:
         self._heartbeat.drop(order.lease)
 
 
-def _request(order: PaintOrder) -> PaintRequest:
+def _request(order: PaintOrder, pictures: tuple[Image.Image, ...]) -> PaintRequest:
     parameters = order.parameters
     return PaintRequest(
         prompt=parameters.prompt,
@@ -112,6 +155,8 @@ def _request(order: PaintOrder) -> PaintRequest:
         seed=order.seed,
         steps=parameters.steps,
         guidance_scale=parameters.guidance_scale,
+        images=pictures,
+        condition=order.condition,
     )
 
 
@@ -125,11 +170,12 @@ def run(settings: Settings) -> None:
         store, wiring.registry(client), name=name, role="dit", device=str(device), lease_s=settings.lease_s
     )
     with heartbeat:
-        engine = DitEngine.load(
-            Checkpoint(settings.checkpoint), device=device, dtype=devices.dtype(settings.dtype, device)
-        )
-        uploader = Uploader(wiring.worker_blobs(settings), store, stages, heartbeat)
-        worker = DitWorker(engine, store, stages, heartbeat, uploader, name=name)
+        checkpoint = Checkpoint(settings.checkpoint)
+        with loading(checkpoint):
+            engine = DitEngine.load(checkpoint, device=device, dtype=devices.dtype(settings.dtype, device))
+        blobs = wiring.worker_blobs(settings)
+        uploader = Uploader(blobs, store, stages, heartbeat)
+        worker = DitWorker(engine, store, stages, blobs, heartbeat, uploader, name=name)
         _consume(settings, worker)
         uploader.close(settings.stop_grace_s)
 
@@ -138,7 +184,7 @@ def _consume(settings: Settings, worker: DitWorker) -> None:
     """Run Celery in this process until TERM or INT; it finishes the image under way first."""
     application = make_celery(settings)
 
-    @application.task(name=PAINT, bind=False)  # type: ignore[untyped-decorator]
+    @application.task(name=PAINT, bind=False, Request=_Request)  # type: ignore[untyped-decorator]
     def paint(**values: Any) -> None:  # noqa: ANN401 - JSON from the queue
         task = parse_task(values)
         if task is None:

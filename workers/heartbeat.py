@@ -98,6 +98,10 @@ class Heartbeat:
                 # Try again at the next tick: leases should be renewed the moment Redis is back.
                 log.warning("heartbeat_failed", error=str(error))
                 since_beat = self._interval_s
+            except Exception:
+                # Without this thread every lease would lapse, so it outlives its bugs.
+                log.exception("heartbeat_crashed")
+                since_beat = self._interval_s
 
     def _beat(self) -> None:
         name, role, pid, host, device = self._info

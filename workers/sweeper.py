@@ -39,7 +39,7 @@ class Sweeper:
                 self._tidied_at = time.monotonic()
         except Unavailable as error:
             log.warning("sweep_failed", error=str(error))
-            self._quiet_until = time.monotonic() + self._lease_s / 2
+            self._quiet_until = time.monotonic() + self._lease_s
 
 
 def run(settings: Settings) -> None:

@@ -117,11 +117,11 @@ class Uploader:
         """Changes nothing for a lease that is lost; one that this stopping process still holds moves on at once."""
         try:
             self._stages.release(lease)
-        except Unavailable as error:
+        except Exception as error:  # this thread must go on for the next picture
             log.warning("left_to_the_sweeper", image=str(lease.ref), error=str(error))
 
     def _end(self, order: PaintOrder, failure: ImageFailed) -> None:
         try:
             self._stages.give_up(order.lease, failure)
-        except Unavailable as error:
+        except Exception as error:  # this thread must go on for the next picture
             log.warning("left_to_the_sweeper", image=str(order.lease.ref), error=str(error))

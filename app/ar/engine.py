@@ -2,46 +2,27 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Self
 
 import torch
 
+from app.ar.condition import ImageTokenizer
+from app.ar.decode import DecodeStep
+from app.ar.graphs import Graph, prepare
 from app.ar.kv_cache import KvCache
-from app.ar.model import Decoder, load_processor
-from app.ar.prompt import PromptEncoder, decode_positions
+from app.ar.model import Decoder, load_model, load_processor
+from app.ar.opening import Opener, Opening
+from app.ar.prompt import PromptEncoder
 from app.ar.request import ArFailure, ArRequest, ArResult
-from app.ar.rows import RowState
+from app.ar.rows import Row, RowState
 from app.ar.sampler import draw_ahead, sampling_parameters
+from app.ar.slots import count, filled, most_tokens, slot_bytes
 from app.checkpoint import AR_PARTS, Checkpoint
 from app.domain.prior import PriorTokens
-from app.domain.sizes import CELL, MAX_SIDE, Size
 from app.errors import ImageFailed
 
-#: A batch is filled up to a multiple of this many rows. On a CPU (MKL, float32) one row of a matrix product has the
-#: same bits for every row count that is a multiple of 4, whatever the thread count; 1, 2 and 3 rows take other kernels
-#: and differ in the last bit, and with more threads so do 5, 6, 7, 9, ... A last bit can flip a draw, and the draws
-#: after it. The other operations of a step work row by row; see also `BLOCK` of the KV cache.
-_ROW_BLOCK = 4
 #: Steps between looks at the rows' NaN flags; each look waits for the device.
 _CHECK_EVERY = 64
-
-
-@dataclass(slots=True)
-class _Row:
-    """A running row, as the host knows it. The row at index i of the engine's list is in slot i."""
-
-    request: ArRequest
-    prompt_tokens: int
-    preview_tokens: int
-    total_tokens: int
-    drawn: int = 1  # the first token comes from the prompt's logits
-    started: float = field(default_factory=time.monotonic)
-
-    @property
-    def length(self) -> int:
-        """Positions that its slot holds: the last token drawn is not stored yet."""
-        return self.prompt_tokens + self.drawn - 1
 
 
 class ArEngine:
@@ -52,30 +33,60 @@ class ArEngine:
     """
 
     def __init__(
-        self, decoder: Decoder, prompts: PromptEncoder, *, slots: int, max_prompt_tokens: int, max_pixels: int
+        self,
+        decoder: Decoder,
+        prompts: PromptEncoder,
+        images: ImageTokenizer,
+        *,
+        slots: int,
+        max_prompt_tokens: int,
+        max_pixels: int,
+        graph: Graph = "off",
     ) -> None:
+        """Allocate every slot for the longest prompt (with its template) and the largest picture; 0 slots: what fits.
+
+        Raises Misconfigured when they do not fit, or when the decode step cannot be run as `graph` says.
+        """
         self._decoder = decoder
         self._prompts = prompts
-        self._slots = slots
-        self._max_prompt_tokens = max_prompt_tokens
-        self._max_pixels = max_pixels
-        self._rows: list[_Row] = []
+        self._rows: list[Row] = []
         self._steps = 0
         tokens = most_tokens(max_pixels)
-        filled = _filled(slots)
+        one = slot_bytes(
+            layers=decoder.layer_count,
+            kv_heads=decoder.kv_heads,
+            head_dim=decoder.head_dim,
+            rotary_dim=decoder.rotary_dim,
+            max_prompt_tokens=max_prompt_tokens,
+            max_pixels=max_pixels,
+            dtype=decoder.dtype,
+        )
+        self._slots = count(slots, one, decoder.device)
         self._cache = KvCache(
             layers=decoder.layer_count,
-            slots=filled,
+            slots=filled(self._slots),
             kv_heads=decoder.kv_heads,
             capacity=max_prompt_tokens + tokens,
             head_dim=decoder.head_dim,
             device=decoder.device,
             dtype=decoder.dtype,
         )
-        rotary_dim = decoder.rotary(torch.zeros((3, 1))).shape[-1]
         self._state = RowState(
-            slots=filled, tokens=tokens, rotary_dim=rotary_dim, device=decoder.device, dtype=decoder.dtype
+            slots=filled(self._slots),
+            tokens=tokens,
+            rotary_dim=decoder.rotary_dim,
+            device=decoder.device,
+            dtype=decoder.dtype,
         )
+        self._opener = Opener(
+            prompts,
+            images,
+            max_prompt_tokens=max_prompt_tokens,
+            max_pixels=max_pixels,
+            capacity=max_prompt_tokens + tokens,
+        )
+        with torch.inference_mode():
+            self.graph, self._decode = prepare(DecodeStep(decoder, self._cache, self._state), graph)
 
     @classmethod
     def load(
@@ -87,15 +98,20 @@ class ArEngine:
         slots: int,
         max_prompt_tokens: int,
         max_pixels: int,
+        graph: Graph = "off",
     ) -> Self:
-        """Load a checkpoint and allocate every slot for the longest prompt (with its template) and largest picture.
-
-        Raises BrokenCheckpoint for missing or damaged files.
-        """
+        """Read a checkpoint; the rest is as said above. Raises BrokenCheckpoint for missing or damaged files."""
         checkpoint.verify(AR_PARTS)
-        decoder = Decoder.load(checkpoint, device=device, dtype=dtype)
-        prompts = PromptEncoder(load_processor(checkpoint))
-        return cls(decoder, prompts, slots=slots, max_prompt_tokens=max_prompt_tokens, max_pixels=max_pixels)
+        model = load_model(checkpoint, dtype)
+        return cls(
+            Decoder(model, device),
+            PromptEncoder(load_processor(checkpoint)),
+            ImageTokenizer(model, device),
+            slots=slots,
+            max_prompt_tokens=max_prompt_tokens,
+            max_pixels=max_pixels,
+            graph=graph,
+        )
 
     @property
     def free_slots(self) -> int:
@@ -105,6 +121,15 @@ class ArEngine:
     def running(self) -> tuple[str, ...]:
         """The keys of the running rows."""
         return tuple(row.request.key for row in self._rows)
+
+    def drawn(self, key: str) -> tuple[int, ...]:
+        """The tokens of a running row so far, preview grid first."""
+        slot = self.running.index(key)
+        return tuple(self._state.tokens[slot, : self._rows[slot].drawn].tolist())
+
+    def bytes_per_step(self, rows: int, positions: int) -> int:
+        """Bytes that a step must read at least: the weights, and the keys and values of so many rows and positions."""
+        return self._decoder.weight_bytes + rows * positions * self._cache.bytes_per_position
 
     @torch.inference_mode()
     def admit(self, requests: Sequence[ArRequest]) -> list[ArFailure]:
@@ -118,7 +143,7 @@ class ArEngine:
         refused = []
         for request in requests:
             try:
-                self._start(request, self._ids(request))
+                self._start(request, self._opener.read(request))
             except ImageFailed as error:
                 refused.append(ArFailure(request.key, error.code, error.message, error.retryable))
         return refused
@@ -132,13 +157,10 @@ class ArEngine:
         """
         if not self._rows:
             return []
-        rows, state = _filled(len(self._rows)), self._state
         longest = max(row.length for row in self._rows)
-        logits = self._decoder.decode(
-            state.fed[:rows], state.next_rotary(rows), state.length[:rows], longest, self._cache
-        )
-        state.advance(rows)
-        state.draw(logits, first=0)
+        logits, short = self._decode(len(self._rows), longest)
+        if self._decoder.device.type == "cpu" and bool(short.any()):  # only there a nucleus can be larger than its head
+            self._state.draw_again(logits, short)
         for row in self._rows:
             row.drawn += 1
         self._steps += 1
@@ -152,38 +174,22 @@ class ArEngine:
                 self._release(slot)
                 return
 
-    def _ids(self, request: ArRequest) -> list[int]:
-        if request.size.pixels > self._max_pixels:
-            raise ImageFailed("size_too_large", f"the picture must have at most {self._max_pixels} pixels")
-        try:
-            ids = self._prompts.encode(request.prompt, request.size)
-        except UnicodeEncodeError:
-            raise ImageFailed("invalid_prompt", "the prompt is not valid Unicode text") from None
-        if len(ids) > self._max_prompt_tokens:
-            raise ImageFailed(
-                "prompt_too_long", f"the prompt takes {len(ids)} tokens of at most {self._max_prompt_tokens}"
-            )
-        return ids
-
-    def _start(self, request: ArRequest, ids: list[int]) -> None:
-        slot, length = len(self._rows), len(ids)
-        positions = decode_positions(length, request.size)
-        ramp = torch.arange(length).expand(3, length)
-        rotary = self._decoder.rotary(torch.cat((ramp, positions), dim=1))
-        total = positions.shape[1]
+    def _start(self, request: ArRequest, opening: Opening) -> None:
+        slot, length = len(self._rows), len(opening.ids)
+        rotary = self._decoder.rotary(opening.positions)
         temperature, top_p = sampling_parameters(request.temperature, request.top_p)
-        row = _Row(request, length, request.size.preview_grid.tokens, total)
+        row = Row(request, opening)
         try:
-            logits = self._decoder.prefill(ids, rotary[:length], self._cache, slot)
+            logits = self._decoder.prefill(opening.ids, rotary[:length], self._cache, slot)
             self._state.start(
                 slot,
                 length=length,
                 temperature=temperature,
                 top_p=top_p,
-                uniform=draw_ahead(request.seed, total),
+                uniform=draw_ahead(request.seed, opening.total_tokens),
                 rotary=rotary[length:],
             )
-            self._state.draw(logits, first=slot)
+            self._state.draw_first(logits, slot)
         except BaseException:  # memory may have run out; the slot must not keep half a row
             self._state.retire(slot)
             self._cache.clear(slot, length)
@@ -191,7 +197,8 @@ class ArEngine:
         self._rows.append(row)
 
     def _ended(self) -> list[ArResult | ArFailure]:
-        complete = [row.drawn == row.total_tokens for row in self._rows]
+        # More than all: an edit of a single cell has its one token from the prompt.
+        complete = [row.drawn >= row.opening.total_tokens for row in self._rows]
         if not any(complete) and self._steps % _CHECK_EVERY:
             return []
         broken = self._state.broken[: len(self._rows)].tolist()
@@ -209,9 +216,9 @@ class ArEngine:
 
     def _result(self, slot: int) -> ArResult:
         row = self._rows[slot]
-        ids = self._state.tokens[slot, row.preview_tokens : row.total_tokens].tolist()
+        ids = self._state.tokens[slot, row.opening.preview_tokens : row.opening.total_tokens].tolist()
         prior = PriorTokens(row.request.size.large_grid, tuple(ids))
-        return ArResult(row.request.key, prior, time.monotonic() - row.started)
+        return ArResult(row.request.key, prior, time.monotonic() - row.started, row.opening.condition)
 
     def _release(self, slot: int) -> None:
         """Free a slot and move the last row into it, so that the running rows stay the first ones."""
@@ -224,17 +231,3 @@ class ArEngine:
         self._state.retire(last)
         self._rows[slot] = self._rows[last]
         self._rows.pop()
-
-
-def most_tokens(max_pixels: int) -> int:
-    """The most tokens, preview and large grid, that a picture of at most this area takes.
-
-    Sides are rounded up to whole cells, so that the most is more than `max_pixels` cells would give.
-    """
-    shortest = range(1, MAX_SIDE + 1, CELL)  # of the heights that share a number of cells, the least area
-    sizes = [Size(min(MAX_SIDE, max_pixels // height), height) for height in shortest if height <= max_pixels]
-    return max(size.preview_grid.tokens + size.large_grid.tokens for size in sizes)
-
-
-def _filled(rows: int) -> int:
-    return -(-rows // _ROW_BLOCK) * _ROW_BLOCK

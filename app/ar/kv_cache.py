@@ -10,8 +10,8 @@ BLOCK = 64
 class KvCache:
     """One slot a row. The running rows hold the slots 0..n-1, so that attention reads a view and copies nothing.
 
-    `layers[i]` is [slots, 2 (key, value), kv_heads, capacity, head_dim]. Memory that no row has written is zero, not
-    what the allocator found there: a masked position still counts as 0 * value, which is NaN when the value is.
+    `layers[i]` is [slots, 2 (key, value), kv_heads, capacity + 1, head_dim]. Memory that no row has written is zero,
+    not what the allocator found there: a masked position still counts as 0 * value, which is NaN when the value is.
     """
 
     def __init__(
@@ -26,8 +26,13 @@ class KvCache:
         dtype: torch.dtype,
     ) -> None:
         capacity = -(-capacity // BLOCK) * BLOCK
-        shape = (slots, 2, kv_heads, capacity, head_dim)
+        # One position more than is ever looked at: a view of all of it would be contiguous where every other is not,
+        # and a compiled step would be compiled a second time for it.
+        shape = (slots, 2, kv_heads, capacity + 1, head_dim)
         self.layers = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(layers)]
+        self.capacity = capacity
+        self.bytes_per_position = layers * 2 * kv_heads * head_dim * dtype.itemsize
+        #: 0, 1, 2, ...: a step takes as many as it has rows, and as many as attention must look at.
         self.slots = torch.arange(slots, device=device)
         self.positions = torch.arange(capacity, device=device)
 

@@ -2,13 +2,18 @@
 
 from dataclasses import dataclass
 
+from PIL.Image import Image
+
 from app.domain.prior import PriorTokens
 from app.domain.sizes import Size
 
 
 @dataclass(frozen=True, slots=True)
 class ArRequest:
-    """One image to plan. `key` names it among the running rows; temperature 0 is greedy."""
+    """One image to plan. `key` names it among the running rows; temperature 0 is greedy.
+
+    `images`: for an edit its condition images, RGB and of sizes that `app.pictures.prepare` gives.
+    """
 
     key: str
     prompt: str
@@ -16,15 +21,20 @@ class ArRequest:
     seed: int
     temperature: float
     top_p: float
+    images: tuple[Image, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ArResult:
-    """The plan of one image, and the seconds from its admission to its last token."""
+    """The plan of one image, and the seconds from its admission to its last token.
+
+    `condition`: the ids of each condition image, which the DiT needs beside the image itself.
+    """
 
     key: str
     prior: PriorTokens
     seconds: float
+    condition: tuple[PriorTokens, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,44 @@
-"""The running rows' sampling state, on the device, one line a KV slot."""
+"""The running rows: as the host knows them, and their sampling state on the device, one line a KV slot."""
+
+import time
+from dataclasses import dataclass, field
 
 import torch
 
-from app.ar.sampler import sample
+from app.ar.opening import Opening
+from app.ar.request import ArRequest
+from app.ar.sampler import sample, sample_head, sample_whole
+
+
+@dataclass(slots=True)
+class Row:
+    """A running row, as the host knows it. The row at index i of the engine's list is in slot i."""
+
+    request: ArRequest
+    opening: Opening
+    drawn: int = 1  # the first token comes from the prompt's logits
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def length(self) -> int:
+        """Positions that its slot holds: the last token drawn is not stored yet."""
+        return len(self.opening.ids) + self.drawn - 1
 
 
 class RowState:
     """Tensors that a step reads and writes whole, so that it asks the device for nothing and loops over no row.
 
     Lines past the running rows only fill the batch up. Their `live` is 0: they stay at step 0 and length 0, see their
-    own token alone, and are overwritten by the next admission.
+    own token alone, and are overwritten by the next admission. No two tensors share memory: a compiled step that
+    writes to one would have to guard against that.
     """
 
     def __init__(self, *, slots: int, tokens: int, rotary_dim: int, device: torch.device, dtype: torch.dtype) -> None:
-        self._slots = torch.arange(slots, device=device)
-        self._counters = torch.zeros((2, slots), device=device, dtype=torch.int64)
-        #: The token that is fed next, as its number in `tokens`; positions that the KV slot holds.
-        self.step, self.length = self._counters
+        #: The token that is fed next, as its number in `tokens`; 1 for a row and 0 for a line that fills up.
+        self.step = torch.zeros(slots, device=device, dtype=torch.int64)
         self.live = torch.zeros(slots, device=device, dtype=torch.int64)
+        #: Length of the prompt. The KV slot holds so many positions and `step` more.
+        self.prompt = torch.zeros(slots, device=device, dtype=torch.int64)
         self.fed = torch.zeros(slots, device=device, dtype=torch.int64)
         #: Whether a row's logits were ever NaN. Read rarely: reading waits for the device.
         self.broken = torch.zeros(slots, device=device, dtype=torch.bool)
@@ -33,7 +54,7 @@ class RowState:
     ) -> None:
         """Set a line for a row whose prompt of `length` tokens is stored and whose first token is still to be drawn."""
         self.step[slot] = 0
-        self.length[slot] = length
+        self.prompt[slot] = length
         self.live[slot] = 1
         self.broken[slot] = False
         self.temperature[slot] = temperature
@@ -41,30 +62,45 @@ class RowState:
         self.uniform[slot, : uniform.shape[0]] = uniform.to(self.uniform.device)
         self.rotary[slot, : rotary.shape[0]] = rotary
 
-    def draw(self, logits: torch.Tensor, first: int) -> None:
-        """Draw the token number `step` of the slots first, first + 1, ... from their logits [slots, codes]."""
-        lines = slice(first, first + logits.shape[0])
-        slots, step = self._slots[lines], self.step[lines]
-        token, broken = sample(logits, self.temperature[lines], self.top_p[lines], self.uniform[slots, step])
+    def draw_first(self, logits: torch.Tensor, slot: int) -> None:
+        """Draw the first token of a row that has just started, from its prompt's logits [1, codes]."""
+        line = slice(slot, slot + 1)
+        token, broken = sample(logits, self.temperature[line], self.top_p[line], self.uniform[line, 0])
+        self.tokens[line, 0] = token
+        self.fed[line] = token
+        self.broken[line] |= broken
+
+    def draw(self, logits: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        """Count the tokens just fed to the first rows, and draw the next ones from their logits [rows, codes].
+
+        `slots` is [0, 1, ..., rows - 1]. Returns the rows [rows] bool that `draw_again` must draw.
+        """
+        rows = slots.shape[0]
+        step = self.step[:rows] + self.live[:rows]
+        token, broken, short = sample_head(
+            logits, self.temperature[:rows], self.top_p[:rows], self.uniform[slots, step]
+        )
+        self.step[:rows] = step
         self.tokens[slots, step] = token
-        self.fed[lines] = token
-        self.broken[lines] |= broken
+        self.fed[:rows] = token
+        self.broken[:rows] |= broken
+        return short
 
-    def next_rotary(self, rows: int) -> torch.Tensor:
-        """Rotary factors [rows, 2, rotary_dim] of the tokens fed next."""
-        return self.rotary[self._slots[:rows], self.step[:rows]]
-
-    def advance(self, rows: int) -> None:
-        """Count the tokens that the first `rows` lines have just been fed."""
-        self._counters[:, :rows] += self.live[:rows]
+    def draw_again(self, logits: torch.Tensor, short: torch.Tensor) -> None:
+        """Replace the tokens that `draw` has drawn for the marked rows."""
+        slots = short.nonzero()[:, 0]
+        step = self.step[slots]
+        token = sample_whole(logits[slots], self.temperature[slots], self.top_p[slots], self.uniform[slots, step])
+        self.tokens[slots, step] = token
+        self.fed[slots] = token
 
     def move(self, source: int, target: int) -> None:
         for tensor in (
-            self.step, self.length, self.live, self.fed, self.broken,
+            self.step, self.live, self.prompt, self.fed, self.broken,
             self.temperature, self.top_p, self.tokens, self.uniform, self.rotary,
         ):  # fmt: skip
             tensor[target] = tensor[source]
 
     def retire(self, slot: int) -> None:
-        for tensor in (self.step, self.length, self.live):
+        for tensor in (self.step, self.live, self.prompt):
             tensor[slot] = 0

@@ -29,28 +29,44 @@ def sample(
     together reaches `top_p`, at least one. The token is the inverse of its cumulative distribution at `uniform`.
     A broken row (NaN, or infinity) gets token 0.
     """
-    probabilities = torch.softmax(logits.float() / temperature[:, None], dim=-1)
-    if logits.device.type != "cpu":  # asking whether the head is enough would stall a device; sorting is fast there
-        ordered, tokens = torch.sort(probabilities, dim=-1, descending=True)
-        return _draw(tokens, ordered.cumsum(dim=-1), top_p, uniform)
-    ordered, tokens = torch.topk(probabilities, min(_HEAD, probabilities.shape[-1]))
-    cumulative = ordered.cumsum(dim=-1)
-    drawn, broken = _draw(tokens, cumulative, top_p, uniform)
-    short = cumulative[:, -1] < top_p
+    drawn, broken, short = sample_head(logits, temperature, top_p, uniform)
     if bool(short.any()):
-        ordered, tokens = torch.sort(probabilities[short], dim=-1, descending=True)
-        drawn[short], _ = _draw(tokens, ordered.cumsum(dim=-1), top_p[short], uniform[short])
+        drawn[short] = sample_whole(logits[short], temperature[short], top_p[short], uniform[short])
     return drawn, broken
 
 
-def _draw(
-    tokens: torch.Tensor, cumulative: torch.Tensor, top_p: torch.Tensor, uniform: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def sample_head(
+    logits: torch.Tensor, temperature: torch.Tensor, top_p: torch.Tensor, uniform: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As `sample`, without a decision on the host, so that it can be compiled or captured.
+
+    The third result [rows] bool marks rows whose nucleus is larger than the head that a CPU looks at; their tokens are
+    to be drawn again by `sample_whole`. Other devices sort all: asking them would stall, and sorting is fast there.
+    """
+    probabilities = torch.softmax(logits.float() / temperature[:, None], dim=-1)
+    if logits.device.type == "cpu":
+        ordered, tokens = torch.topk(probabilities, min(_HEAD, probabilities.shape[-1]))
+    else:
+        ordered, tokens = torch.sort(probabilities, dim=-1, descending=True)
+    cumulative = ordered.cumsum(dim=-1)
+    # One NaN or +infinity among the logits makes the whole row of probabilities NaN.
+    broken = cumulative[:, 0].isnan()
+    short = (cumulative[:, -1] < top_p) & (ordered.shape[-1] < probabilities.shape[-1])
+    return _draw(tokens, cumulative, top_p, uniform).masked_fill(broken, 0), broken, short
+
+
+def sample_whole(
+    logits: torch.Tensor, temperature: torch.Tensor, top_p: torch.Tensor, uniform: torch.Tensor
+) -> torch.Tensor:
+    """As `sample` for rows that are not broken, looking at the whole codebook."""
+    probabilities = torch.softmax(logits.float() / temperature[:, None], dim=-1)
+    ordered, tokens = torch.sort(probabilities, dim=-1, descending=True)
+    return _draw(tokens, ordered.cumsum(dim=-1), top_p, uniform)
+
+
+def _draw(tokens: torch.Tensor, cumulative: torch.Tensor, top_p: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     """Draw from `tokens` [rows, n], most probable first and the whole nucleus among them."""
     last = (cumulative[:, :-1] < top_p[:, None]).sum(dim=-1, keepdim=True)
     target = cumulative.gather(1, last) * uniform[:, None]
     rank = (cumulative <= target).sum(dim=-1, keepdim=True)
-    token = tokens.gather(1, torch.minimum(rank, last)).squeeze(1)
-    # One NaN or +infinity among the logits makes the whole row of probabilities NaN.
-    broken = cumulative[:, 0].isnan()
-    return token.masked_fill(broken, 0), broken
+    return tokens.gather(1, torch.minimum(rank, last)).squeeze(1)

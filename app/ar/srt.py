@@ -104,6 +104,10 @@ class SrtEngine:
         """Take requests for the next batch; returns those that cannot be planned, which take no slot."""
         refused = []
         for request in admitted:
+            if request.images:
+                text = "the SGLang server takes no condition images; edits need the engine backend"
+                refused.append(ArFailure(request.key, "edits_unsupported", text, retryable=False))
+                continue
             ids = self._prompts.encode(request.prompt, request.size)
             if len(ids) > self._max_prompt_tokens:
                 text = f"the prompt takes {len(ids)} tokens of at most {self._max_prompt_tokens}"

@@ -1,18 +1,21 @@
 """The DiT engine: paints one picture from its prior tokens, as `GlmImagePipeline` does when it is handed them."""
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import torch
 from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, GlmImageTransformer2DModel
+from diffusers.models.transformers.transformer_glm_image import GlmImageKVCache
 from diffusers.utils.torch_utils import randn_tensor
 from numpy.typing import NDArray
 from transformers import ByT5Tokenizer, T5EncoderModel
 from transformers.utils import logging as transformers_logging
 
 from app.checkpoint import DIT_PARTS, Checkpoint
+from app.dit.condition import Memory, upsampled
 from app.dit.glyphs import GlyphEncoder
 from app.dit.request import PaintRequest
 from app.dit.schedule import scheduler
@@ -72,6 +75,7 @@ class DitEngine:
     def paint(self, request: PaintRequest, on_step: Callable[[int], None]) -> NDArray[np.uint8]:
         """The picture, [height, width, 3] RGB of the requested size.
 
+        An edit first reads its condition images, for about the time of one step each.
         `on_step(k)` is called after denoising step k (1-based); what it raises stops the work and is passed on.
         Raises ImageFailed when the model's output is not a number.
         """
@@ -83,13 +87,17 @@ class DitEngine:
             bare = self._conditions(request.prior, inside, latents, self._no_glyphs, drop=True)
         patches = plan.prior.shape[1]
         schedule = scheduler(self._schedule, steps=request.steps, image_tokens=patches, device=self._device)
-        for step, time in enumerate(schedule.timesteps, start=1):
-            flow = self._flow(latents, time, plan)
-            if bare is not None:
-                unguided = self._flow(latents, time, bare)
-                flow = unguided + request.guidance_scale * (flow - unguided)
-            latents = schedule.step(flow, time, latents, return_dict=False)[0]
-            on_step(step)
+        # Closed, not left to go: the trace of an error that stops the work would hold gigabytes.
+        with closing(Memory(self._transformer, self._vae)) as memory:
+            for image, condition in zip(request.images, request.condition, strict=True):
+                memory.write(image, condition)
+            for step, time in enumerate(schedule.timesteps, start=1):
+                flow = self._flow(latents, time, plan, memory.cache("read"))
+                if bare is not None:
+                    unguided = self._flow(latents, time, bare, memory.cache("skip"))
+                    flow = unguided + request.guidance_scale * (flow - unguided)
+                latents = schedule.step(flow, time, latents, return_dict=False)[0]
+                on_step(step)
         return _cropped(self._decode(latents), request.size)
 
     def _noise(self, inside: Size, seed: int) -> torch.Tensor:
@@ -102,9 +110,7 @@ class DitEngine:
     def _conditions(
         self, prior: PriorTokens, inside: Size, latents: torch.Tensor, glyphs: torch.Tensor, *, drop: bool
     ) -> _Conditions:
-        grid = torch.tensor(prior.ids).view(prior.grid.height, prior.grid.width)
-        # A prior token covers 32 pixels and a patch 16. On the CPU: torch_npu cannot interpolate by a factor.
-        patches = grid.repeat_interleave(2, dim=0).repeat_interleave(2, dim=1).view(1, -1).to(self._device)
+        patches = upsampled(prior).to(self._device)
         cosine, sine = self._transformer.rope(latents)  # made on the CPU; left to itself, at every step anew
         return _Conditions(
             glyphs=glyphs.to(self._dtype),
@@ -115,7 +121,9 @@ class DitEngine:
             rotary=(cosine.to(self._device), sine.to(self._device)),
         )
 
-    def _flow(self, latents: torch.Tensor, time: torch.Tensor, conditions: _Conditions) -> torch.Tensor:
+    def _flow(
+        self, latents: torch.Tensor, time: torch.Tensor, conditions: _Conditions, images: GlmImageKVCache
+    ) -> torch.Tensor:
         predicted: torch.Tensor = self._transformer(
             hidden_states=latents.to(self._dtype),
             encoder_hidden_states=conditions.glyphs,
@@ -125,6 +133,7 @@ class DitEngine:
             target_size=conditions.size,
             crop_coords=conditions.crop,
             image_rotary_emb=conditions.rotary,
+            kv_caches=images,
             return_dict=False,
         )[0]
         return predicted.float()

@@ -3,8 +3,9 @@ import random
 import pytest
 import torch
 
-from app.ar.engine import ArEngine, most_tokens
+from app.ar.engine import ArEngine
 from app.ar.request import ArFailure
+from app.ar.slots import most_tokens
 from app.domain.sizes import Size
 from tests.ar.plans import alone, finish, plan, request
 
@@ -53,14 +54,14 @@ def test_a_row_has_the_same_ids_alone_and_among_others(name, requests, engines):
 def test_a_rows_logits_are_the_same_bits_in_any_company(name, engines, monkeypatch):
     """Stricter than the same ids: it would take thousands of pictures to see a draw flipped by a last bit."""
     engine, seen = engines[name], []
-    decode = engine._decoder.decode
+    decode = engine._decode
 
     def spy(*given):
-        logits = decode(*given)
+        logits, short = decode(*given)
         seen.append(logits[engine.running.index("a")].clone())
-        return logits
+        return logits, short
 
-    monkeypatch.setattr(engine._decoder, "decode", spy)
+    monkeypatch.setattr(engine, "_decode", spy)
     engine.admit([request("a")])
     for _ in range(60):
         engine.step()
@@ -71,7 +72,7 @@ def test_a_rows_logits_are_the_same_bits_in_any_company(name, engines, monkeypat
     engine.admit([request("b", size="300x200", prompt="long " * 40), request("c")])
     for _ in range(20):
         engine.step()
-    monkeypatch.setattr(engine._decoder, "decode", spy)
+    monkeypatch.setattr(engine, "_decode", spy)
     engine.admit([request("d", prompt=""), request("a")])
     for _ in range(20):
         engine.step()
@@ -191,7 +192,7 @@ def test_an_error_while_reading_a_prompt_leaves_no_half_row(engines, monkeypatch
 
     assert engine.admit([request("a")]) == []
     with monkeypatch.context() as patch:
-        patch.setattr(engine._state, "draw", fail)
+        patch.setattr(engine._state, "draw_first", fail)
         with pytest.raises(torch.OutOfMemoryError):
             engine.admit([request("b", seed=1)])
     assert engine.running == ("a",)

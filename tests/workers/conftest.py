@@ -3,6 +3,7 @@ from collections.abc import Iterator
 import pytest
 
 from app import wiring
+from app.blobs import BlobStore
 from app.connect import Client
 from app.queues.dit_queue import DitQueue, make_celery
 from app.service import Stages
@@ -15,6 +16,11 @@ from workers.heartbeat import Heartbeat
 @pytest.fixture
 def stages(settings: Settings, client: Client, store: JobStore) -> Stages:
     return Stages(store, DitQueue(make_celery(settings)))
+
+
+@pytest.fixture
+def blobs(settings: Settings) -> BlobStore:
+    return wiring.worker_blobs(settings)
 
 
 @pytest.fixture

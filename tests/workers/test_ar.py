@@ -1,7 +1,11 @@
 """The AR worker's loop on a real server and a real engine of the tiny checkpoint."""
 
+import hashlib
+import io
+
 import pytest
 import torch
+from PIL import Image
 
 from app import keys, wiring
 from app.ar.engine import ArEngine
@@ -11,6 +15,7 @@ from app.domain.messages import ImageRef
 from app.domain.sizes import Size
 from app.domain.states import ImageState
 from app.errors import Unavailable
+from app.pictures import Bounds, prepare
 from tests.ar.srt_server import SrtServer
 from tests.servers import wait_until
 from workers.ar import ArWorker
@@ -31,10 +36,15 @@ def engine(tiny_checkpoint):
 
 
 @pytest.fixture
-def worker(engine, client, store, stages, heartbeat):
+def bounds(tiny_checkpoint):
+    return Bounds.of(tiny_checkpoint.part("processor"))
+
+
+@pytest.fixture
+def worker(engine, client, store, stages, blobs, heartbeat):
     stream = wiring.ar_stream(client, "w1")
     stream.ensure_groups()
-    made = ArWorker(engine, stream, store, stages, heartbeat, name="w1", min_distinct=0.0)
+    made = ArWorker(engine, stream, store, stages, blobs, heartbeat, name="w1", min_distinct=0.0)
     yield made
     made.release_all()
 
@@ -43,6 +53,19 @@ def _submit(store, size="64x64", n=1, prompt="a red circle", seed=3):
     job_id = new_job_id()
     parameters = Parameters(prompt, Size.parse(size), n, seed, 2, 1.5, 0.9, 0.75, "png")
     store.submit(job_id, parameters, priority=Priority.REALTIME, webhook_url=None, metadata={})
+    return job_id
+
+
+def _edit(store, blobs, bounds, *colours, size="64x64"):
+    job_id, inputs = new_job_id(), []
+    for number, colour in enumerate(colours):
+        file = io.BytesIO()
+        prepare(Image.new("RGB", (64, 96), colour), bounds).save(file, "PNG")
+        data = file.getvalue()
+        key = f"jobs/{job_id}/inputs/{number}.png"
+        inputs.append(blobs.put(key, data, "image/png", hashlib.sha256(data).digest()).key)
+    parameters = Parameters("make it red", Size.parse(size), 1, 3, 2, 1.5, 0.9, 0.75, "png")
+    store.submit(job_id, parameters, priority=Priority.REALTIME, webhook_url=None, metadata={}, inputs=tuple(inputs))
     return job_id
 
 
@@ -181,3 +204,22 @@ def test_a_remote_server_takes_the_engines_place(worker, store, tiny_checkpoint,
     _run_until(worker, lambda: all(set(_states(store, job)) == {S.PLANNED} for job in jobs))
     assert worker.idle
     assert sum(server.batches) == 3
+
+
+def test_edits_and_texts_share_a_batch_and_hand_over_the_ids_of_their_pictures(worker, store, blobs, bounds):
+    jobs = [_edit(store, blobs, bounds, "red"), _submit(store), _edit(store, blobs, bounds, "blue", "green")]
+    _run_until(worker, lambda: all(_states(store, job) == [S.PLANNED] for job in jobs))
+    plans = [store.plan(ImageRef(job, 0)) for job in jobs]
+    assert [len(plan.condition) for plan in plans] == [1, 0, 2]
+    wide, high = prepare(Image.new("RGB", (64, 96)), bounds).size
+    assert {condition.grid for plan in plans for condition in plan.condition} == {Size(wide, high).large_grid}
+    order = store.claim_paint(ImageRef(jobs[2], 0), token="t")
+    assert order.condition == plans[2].condition
+    assert len(order.inputs) == 2
+
+
+def test_an_edit_whose_picture_is_gone_fails_alone(worker, store, blobs, bounds):
+    gone, good = _edit(store, blobs, bounds, "red"), _edit(store, blobs, bounds, "red")
+    blobs.delete(f"jobs/{gone}/inputs/0.png")
+    _run_until(worker, lambda: _states(store, gone) == [S.FAILED] and _states(store, good) == [S.PLANNED])
+    assert store.get(gone).images[0].failure.code == "input_missing"

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from app import keys, wiring
+from app import keys
 from app.dit.engine import DitEngine
 from app.domain.job import Parameters, Priority, new_job_id
 from app.domain.messages import DitTask, ImageRef
@@ -25,13 +25,13 @@ def engine(tiny_checkpoint):
 
 
 @pytest.fixture
-def uploader(settings, store, stages, heartbeat):
-    return Uploader(wiring.worker_blobs(settings), store, stages, heartbeat)
+def uploader(blobs, store, stages, heartbeat):
+    return Uploader(blobs, store, stages, heartbeat)
 
 
 @pytest.fixture
-def worker(engine, store, stages, heartbeat, uploader):
-    return DitWorker(engine, store, stages, heartbeat, uploader, name="w1")
+def worker(engine, store, stages, blobs, heartbeat, uploader):
+    return DitWorker(engine, store, stages, blobs, heartbeat, uploader, name="w1")
 
 
 def _planned(store, steps=3) -> ImageRef:

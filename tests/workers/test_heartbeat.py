@@ -77,7 +77,7 @@ class _Away:
 
 def test_after_an_outage_the_sweeper_lets_workers_renew_first():
     away = _Away(1)
-    sweeper = Sweeper(away, None, lease_s=1.0)
+    sweeper = Sweeper(away, None, lease_s=0.5)
     sweeper.step()
     for _ in range(10):
         sweeper.step()

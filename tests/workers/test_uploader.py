@@ -1,22 +1,16 @@
 import io
 
 import numpy as np
-import pytest
 import requests
 from PIL import Image
 
-from app import keys, wiring
+from app import keys
 from app.domain.messages import ImageRef
 from app.domain.states import ImageState
 from app.errors import ImageFailed, Unavailable
 from tests.servers import wait_until
 from tests.store.orders import PLAN, plan, submit
 from workers.uploader import Painted, Uploader
-
-
-@pytest.fixture
-def blobs(settings):
-    return wiring.worker_blobs(settings)
 
 
 class _Failing:

@@ -1,0 +1,49 @@
+"""Which engine an AR worker drives: the one in this process, or a remote SGLang server. Both take the same calls."""
+
+import threading
+
+from app import devices
+from app.ar.engine import ArEngine
+from app.ar.srt import SrtEngine
+from app.checkpoint import Checkpoint, loading
+from app.settings import Settings
+from workers.process import patiently
+
+ArBackend = ArEngine | SrtEngine
+
+
+def device_name(settings: Settings) -> str:
+    return "srt" if settings.ar_backend == "srt" else str(devices.pick(settings.device))
+
+
+def _local(settings: Settings) -> ArEngine:
+    devices.limit_threads(settings.threads)
+    device = devices.pick(settings.device)
+    checkpoint = Checkpoint(settings.checkpoint)
+    with loading(checkpoint):
+        return ArEngine.load(
+            checkpoint,
+            device=device,
+            dtype=devices.dtype(settings.dtype, device),
+            slots=settings.ar_slots,
+            max_prompt_tokens=settings.max_prompt_tokens,
+            max_pixels=settings.max_pixels,
+        )
+
+
+def _remote(settings: Settings, stop: threading.Event) -> SrtEngine:
+    engine = SrtEngine.load(
+        Checkpoint(settings.checkpoint),
+        settings.srt_url or "",
+        slots=settings.ar_slots,
+        batches=settings.srt_batches,
+        max_prompt_tokens=settings.max_prompt_tokens,
+        timeout_s=settings.srt_timeout_s,
+    )
+    patiently(engine.check_health, stop)
+    return engine
+
+
+def make(settings: Settings, stop: threading.Event) -> ArBackend:
+    """The engine, ready to decode. Raises Misconfigured, or Unavailable when stopped while the server is away."""
+    return _remote(settings, stop) if settings.ar_backend == "srt" else _local(settings)
