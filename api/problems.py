@@ -57,7 +57,14 @@ def invalid(errors: Sequence[tuple[str, str]]) -> Response:
 
 def from_validation(error: ValidationError) -> Response:
     """Pydantic's findings, without the input: it may be a megabyte, or a secret."""
-    return invalid([("/".join(str(part) for part in e["loc"]), _sentence(e)) for e in error.errors(include_url=False)])
+    return invalid(
+        [("/".join(_escaped(part) for part in e["loc"]), _sentence(e)) for e in error.errors(include_url=False)]
+    )
+
+
+def _escaped(part: str | int) -> str:
+    """One step of a JSON pointer (RFC 6901)."""
+    return str(part).replace("~", "~0").replace("/", "~1")
 
 
 def _sentence(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails

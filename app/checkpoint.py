@@ -1,10 +1,12 @@
 """A checkpoint folder, laid out as GLM-Image is published. Checked before any weight is loaded, without torch."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.errors import BrokenCheckpoint
+from app.errors import BrokenCheckpoint, PlanpaintError
 
 #: The trained small checkpoint that ships with the program.
 DEMO = Path(__file__).parent / "checkpoints" / "demo"
@@ -52,9 +54,24 @@ class Checkpoint:
         for part in parts:
             for name in _FILES[part]:
                 _read_json(self.part(part) / name)
+            if part == "processor":
+                self._check_template()
             if part in _WEIGHTS:
                 for path in self._weight_files(part):
                     _check_safetensors(path)
+
+    def _check_template(self) -> None:
+        """Prompts are wrapped by a chat template, in a file of its own or inside a configuration."""
+        folder = self.part("processor")
+        path = folder / "chat_template.jinja"
+        try:
+            if path.exists() and path.read_text("utf-8").strip():
+                return
+        except (OSError, ValueError) as error:
+            raise BrokenCheckpoint(f"the checkpoint file {path} cannot be read: {error}") from error
+        holders = ("tokenizer_config.json", "processor_config.json", "chat_template.json")
+        if not any("chat_template" in _read_json(folder / name) for name in holders if (folder / name).exists()):
+            raise BrokenCheckpoint(f"the checkpoint file {path} is missing or empty")
 
     def _weight_files(self, part: str) -> list[Path]:
         folder, stem = self.part(part), _WEIGHTS[part]
@@ -65,6 +82,18 @@ class Checkpoint:
         if not isinstance(weight_map, dict) or not weight_map:
             raise BrokenCheckpoint(f"the checkpoint file {index} has no weight_map")
         return [folder / name for name in sorted(set(weight_map.values()))]
+
+
+@contextmanager
+def loading(checkpoint: Checkpoint) -> Iterator[None]:
+    """Turn what a library raises over files that are whole but wrong into one sentence."""
+    try:
+        yield
+    except PlanpaintError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())[:300]
+        raise BrokenCheckpoint(f"the checkpoint {checkpoint.folder} cannot be loaded: {text}") from error
 
 
 def _read_json(path: Path) -> dict[str, object]:

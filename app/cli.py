@@ -17,7 +17,7 @@ from app.errors import Misconfigured, PlanpaintError, Unavailable
 from app.launcher.child import EX_CONFIG
 from app.launcher.interrupt import Interrupted, raise_on_signals
 from app.launcher.stack import Stack, running_environment
-from app.settings import PREFIX, Settings
+from app.settings import PREFIX, Settings, address
 
 _DATA = click.option(
     "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=Path("data"), show_default=True
@@ -82,7 +82,7 @@ def api() -> None:
             "-m",
             "gunicorn",
             "api.application:create()",
-            f"--bind={effective.api_host}:{effective.api_port}",
+            f"--bind={address(effective.api_host, effective.api_port).removeprefix('http://')}",
             f"--workers={effective.api_processes}",
             "--worker-class=gevent",
             "--worker-connections=1000",
@@ -200,7 +200,7 @@ def main() -> NoReturn:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except (click.Abort, Interrupted):
+    except (click.Abort, Interrupted, KeyboardInterrupt):
         sys.exit(130)
     sys.exit(0)
 

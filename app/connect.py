@@ -23,7 +23,17 @@ from app.settings import Settings
 Client: TypeAlias = Any
 
 #: Replies that mean "not now": disk full, failover, too few replicas.
-_TRANSIENT_REPLIES = ("MISCONF", "OOM", "READONLY", "LOADING", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "UNKILLABLE")
+_TRANSIENT_REPLIES = (
+    "MISCONF",
+    "OOM",
+    "READONLY",
+    "LOADING",
+    "NOREPLICAS",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "BUSY",
+    "UNKILLABLE",
+)
 
 
 def connect(settings: Settings, *, timeout_s: float = 1.0) -> Client:

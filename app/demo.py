@@ -1,20 +1,19 @@
 """`planpaint demo`: the whole stack for a minute, six jobs through its front door, eight pictures on disk."""
 
-import shutil
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import requests
 from PIL import Image, ImageDraw
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
 from app.launcher.ports import free_ports
-from app.launcher.stack import Stack
+from app.launcher.stack import Stack, direct
 
 #: What the demo checkpoint draws well. Sizes are WIDTHxHEIGHT.
 JOBS: tuple[dict[str, Any], ...] = (
@@ -47,15 +46,15 @@ def run(out: Path) -> bool:
     console = Console()
     started = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
-    for old in (*out.glob("*.png"), out / "data"):
-        shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
     overrides = {"PLANPAINT_API_PORT": str(free_ports(1)[0])}
-    with Stack(out / "data", overrides=overrides, dit_workers=1, say=lambda line: console.print(line)) as stack:
+    with (
+        TemporaryDirectory(prefix="planpaint-demo-") as data,
+        Stack(Path(data), overrides=overrides, dit_workers=1, say=lambda line: console.print(line)) as stack,
+    ):
         console.print(f"the stack is ready after {time.monotonic() - started:.1f} s: {stack.api_url}")
         jobs = [_submit(stack.api_url, request) for request in JOBS]
         jobs = _watch(console, stack, [job["id"] for job in jobs])
-        pictures = [picture for job in jobs for picture in _download(job, out)]
-    shutil.rmtree(out / "data", ignore_errors=True)
+        pictures = [picture for number, job in enumerate(jobs, 1) for picture in _download(job, out, number)]
     console.print(_table(pictures))
     wanted: int = sum(request.get("n", 1) for request in JOBS)
     if pictures:
@@ -70,7 +69,7 @@ def run(out: Path) -> bool:
 
 
 def _submit(url: str, request: dict[str, Any]) -> dict[str, Any]:
-    answer = requests.post(f"{url}/v1/jobs", json=request | {"steps": STEPS}, timeout=10)
+    answer = direct().post(f"{url}/v1/jobs", json=request | {"steps": STEPS}, timeout=10)
     answer.raise_for_status()
     job: dict[str, Any] = answer.json()
     return job
@@ -83,7 +82,7 @@ def _watch(console: Console, stack: Stack, ids: list[str]) -> list[dict[str, Any
     deadline = time.monotonic() + LIMIT_S
     with Progress(*columns, console=console) as progress:
         while True:
-            jobs = [requests.get(f"{stack.api_url}/v1/jobs/{job_id}", timeout=10).json() for job_id in ids]
+            jobs = [direct().get(f"{stack.api_url}/v1/jobs/{job_id}", timeout=10).json() for job_id in ids]
             for job in jobs:
                 for image in job["images"]:
                     _show(progress, bars, job, image)
@@ -107,13 +106,14 @@ def _show(progress: Progress, bars: dict[tuple[str, int], TaskID], job: dict[str
         progress.stop_task(bars[key])
 
 
-def _download(job: dict[str, Any], out: Path) -> list[Picture]:
+def _download(job: dict[str, Any], out: Path, number: int) -> list[Picture]:
     pictures = []
     for image in job["images"]:
         if image["status"] == "succeeded":
-            answer = requests.get(image["content_url"], timeout=10)
+            answer = direct().get(image["content_url"], timeout=10)
             answer.raise_for_status()
-            file = out / f"{job['id'][4:12]}-{image['index']}.png"
+            # The same names each time, so that a second run replaces the first one's pictures and nothing else.
+            file = out / f"job-{number}-image-{image['index']}.png"
             file.write_bytes(answer.content)
             pictures.append(Picture(job["id"], job["parameters"]["prompt"], image, file))
     return pictures

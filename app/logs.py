@@ -10,8 +10,13 @@ from app.settings import Settings
 
 def configure(settings: Settings, role: str) -> None:
     """Route structlog and the standard library's loggers through one handler, each line naming the role."""
+
+    def name_role(logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        event["role"] = role
+        return event
+
     shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
+        name_role,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -42,4 +47,3 @@ def configure(settings: Settings, role: str) -> None:
     # These say more on "info" than an operator wants, some of them with request contents.
     for chatty in ("botocore", "boto3", "urllib3", "kombu", "amqp", "httpx", "celery.redirected"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    structlog.contextvars.bind_contextvars(role=role)

@@ -3,7 +3,7 @@ import shutil
 
 import pytest
 
-from app.checkpoint import AR_PARTS, DIT_PARTS, Checkpoint
+from app.checkpoint import AR_PARTS, DIT_PARTS, Checkpoint, loading
 from app.errors import BrokenCheckpoint
 
 PARTS = AR_PARTS + DIT_PARTS
@@ -24,6 +24,7 @@ def test_whole_checkpoints_pass(tiny_checkpoint, demo_checkpoint):
     "name",
     [
         "processor/tokenizer.json",
+        "processor/chat_template.jinja",
         "vision_language_encoder/config.json",
         "vision_language_encoder/model.safetensors",
         "text_encoder/model.safetensors",
@@ -87,3 +88,15 @@ def test_every_shard_of_an_index_counts(copy):
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(BrokenCheckpoint, match="nowhere does not exist"):
         Checkpoint(tmp_path / "nowhere").verify(PARTS)
+
+
+def test_an_empty_chat_template_is_named(copy):
+    copy.part("processor/chat_template.jinja").write_text(" ")
+    with pytest.raises(BrokenCheckpoint, match=r"chat_template.jinja is missing or empty"):
+        copy.verify(PARTS)
+
+
+def test_what_a_library_raises_becomes_one_sentence(copy):
+    with pytest.raises(BrokenCheckpoint, match="cannot be loaded") as broken, loading(copy):
+        raise KeyError("a bad\n   thing")
+    assert "\n" not in str(broken.value)

@@ -97,4 +97,4 @@ class Child:
             lines = self.log.read_text("utf-8", errors="replace").strip().splitlines()
         except OSError:
             return ""
-        return lines[-1] if lines else ""
+        return lines[-1].removeprefix("planpaint: ") if lines else ""

@@ -30,7 +30,10 @@ class Credentials:
     @classmethod
     def load(cls, folder: Path) -> "Credentials":
         path = folder / "credentials.json"
-        saved: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        try:
+            saved: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        except ValueError as error:
+            raise Misconfigured(f"{path} is damaged: {error}; without it the stored data cannot be opened") from error
         credentials = cls(
             redis_password=saved.get("redis_password") or secrets.token_hex(24),
             s3_access_key=saved.get("s3_access_key") or secrets.token_hex(8),

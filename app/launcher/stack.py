@@ -19,12 +19,14 @@ from app.errors import Misconfigured, PlanpaintError, Unavailable
 from app.launcher import embedded
 from app.launcher.child import Child
 from app.launcher.ports import is_free
-from app.settings import PREFIX, Settings
+from app.settings import PREFIX, Settings, address
 
 #: Longest wait for everything to be ready, seconds; a large checkpoint takes minutes to load.
 READY_S = 900.0
 #: Everything is stopped within this time, seconds.
 STOP_S = 14.0
+#: A child that died so often before everything was ready will not come up.
+_GIVE_UP_AFTER = 4
 #: Of which the servers get what the roles leave, but at least this.
 _SERVERS_STOP_S = 4.0
 
@@ -52,11 +54,17 @@ class Stack:
         return [*self._servers, *self._roles]
 
     def __enter__(self) -> "Stack":
-        self._logs.mkdir(parents=True, exist_ok=True)
-        self._data.chmod(0o700)
+        try:
+            self._logs.mkdir(parents=True, exist_ok=True)
+            self._data.chmod(0o700)
+        except OSError as error:
+            raise Misconfigured(f"the data folder {self._data} cannot be used: {error.strerror}") from error
         self._lock = self._take_folder()
         try:
             self._start()
+        except OSError as error:
+            self.stop()
+            raise Misconfigured(f"the stack cannot start: {error}") from error
         except BaseException:
             self.stop()
             raise
@@ -80,15 +88,18 @@ class Stack:
     def _start(self) -> None:
         environment = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)} | self._overrides
         # What cannot work is said before anything is started.
-        Checkpoint(settings_module.load(environment).checkpoint).verify(AR_PARTS + DIT_PARTS)
+        self.settings = settings_module.load(environment)
+        Checkpoint(self.settings.checkpoint).verify(AR_PARTS + DIT_PARTS)
+        if not is_free(self.settings.api_port, self.settings.api_host):
+            raise Misconfigured(
+                f"port {self.settings.api_port} of {self.settings.api_host} cannot be had; choose another"
+            )
         environment |= self._start_servers(environment)
         # On one host the workers share its cores; each would otherwise take them all.
         environment.setdefault(
             PREFIX + "THREADS", str(max(1, (os.cpu_count() or 1) // max(1, sum(self._counts.values()))))
         )
         self.settings = settings_module.load(environment)
-        if not is_free(self.settings.api_port, self.settings.api_host):
-            raise Misconfigured(f"port {self.settings.api_port} of {self.settings.api_host} is taken; choose another")
         embedded.write_private(self._data / "runtime.json", json.dumps(environment, indent=1))
         self._wait("object storage", self._bucket_ready)
         for role in ("sweeper", "courier", "ar", "dit", "api"):
@@ -132,7 +143,7 @@ class Stack:
 
     def _roles_ready(self) -> bool:
         try:
-            answer = requests.get(f"{self.api_url}/readyz", timeout=2)
+            answer = direct().get(f"{self.api_url}/readyz", timeout=2)
             workers = wiring.registry(wiring.api_client(self.settings)).list()
         except (requests.exceptions.RequestException, PlanpaintError):
             return False
@@ -143,15 +154,15 @@ class Stack:
 
     @property
     def api_url(self) -> str:
-        host = self.settings.api_host
-        return f"http://{'127.0.0.1' if host in ('0.0.0.0', '::', '') else host}:{self.settings.api_port}"  # noqa: S104
+        anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+        return address(anywhere.get(self.settings.api_host, self.settings.api_host), self.settings.api_port)
 
     def _wait(self, what: str, ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + READY_S
         while not ready():
             for child in self.children:
-                if child.misconfigured:
-                    raise Misconfigured(child.last_line() or f"{child.name} cannot run as configured")
+                if child.misconfigured or child.restarts >= _GIVE_UP_AFTER:
+                    raise Misconfigured(f"{child.name} does not start: {child.last_line()} (see {child.log})")
             self.revive()
             if time.monotonic() > deadline:
                 raise Misconfigured(f"{what} was not ready within {READY_S:g} s; see the logs in {self._logs}")
@@ -178,6 +189,13 @@ class Stack:
             embedded.remove_sockets(self._credentials)
         (self._data / "runtime.json").unlink(missing_ok=True)
         self._lock.close()
+
+
+def direct() -> requests.Session:
+    """A session for servers of this host: a proxy of the environment is for the world outside."""
+    session = requests.Session()
+    session.trust_env = False
+    return session
 
 
 def running_environment(data: Path) -> dict[str, str]:

@@ -28,6 +28,8 @@ class WebhookSender:
             return self._outbound.reach(lambda session: self._post(session, url, headers, body))
         except RefusedAddress as refusal:
             return Outcome(False, error=f"refused: {refusal}", final=True)
+        except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
+            return Outcome(False, error=type(error).__name__, final=True)
         except requests.exceptions.RequestException as error:
             return Outcome(False, error=type(error).__name__)
 

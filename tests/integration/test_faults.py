@@ -58,8 +58,7 @@ def test_a_dit_worker_killed_while_it_paints_does_not_plan_again(stack):
 
 
 def _painting(stack: RunningStack, job_id: str) -> bool:
-    image = stack.get(job_id)["images"][0]
-    return image["status"] == "running" and image["step"] > 0
+    return any(image["status"] == "running" and image["step"] > 0 for image in stack.get(job_id)["images"])
 
 
 def test_every_worker_killed_right_after_a_submit(stack):
@@ -83,6 +82,23 @@ def test_redis_killed_and_restarted_loses_nothing(stack):
     answer = requests.get(f"{stack.url}/v1/jobs/{ids[0]}", timeout=3)
     assert answer.status_code in (200, 503)
     _judge_all(stack, ids)
+
+
+def test_redis_away_when_a_picture_is_finished_does_not_leave_the_worker_deaf(stack):
+    """An ack that is lost must not cost the DiT worker its next message: several outages, so that one hits an ack."""
+    ids = [stack.submit(steps=6, n=4, seed=index)["id"] for index in range(3)]
+    for _ in range(5):
+        wait_until(lambda: any(_painting(stack, job_id) for job_id in ids) or _all_done(stack, ids), what="painting")
+        pid = stack.pid("valkey")
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda dead=pid: dead not in stack.children() and stack.children(), what="the end")
+        wait_until(lambda: any("valkey" in command for command in stack.children().values()), what="the restart")
+    jobs = stack.wait_done(*ids)
+    assert [job["status"] for job in jobs] == ["succeeded"] * 3
+
+
+def _all_done(stack: RunningStack, ids: list[str]) -> bool:
+    return all(stack.get(job_id)["completed_at"] for job_id in ids)
 
 
 def test_object_storage_killed_and_restarted_loses_nothing(stack):

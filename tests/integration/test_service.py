@@ -14,7 +14,7 @@ from werkzeug import Request, Response
 
 from app.domain.sizes import Size
 from tests.integration.stack import RunningStack
-from tests.pictures import judge
+from tests.pictures import draw, judge, parse
 from tests.servers import wait_until
 
 #: Greedy and one shape: prompts that the demo checkpoint draws right every time.
@@ -77,6 +77,29 @@ def test_a_prompt_in_any_script_gives_some_picture(stack, prompt):
     (job,) = stack.wait_done(stack.submit(prompt, size="64x64", steps=2)["id"])
     assert job["status"] == "succeeded", job
     assert job["parameters"]["prompt"] == prompt
+
+
+def test_an_edit_changes_what_it_is_told_to(stack):
+    file = io.BytesIO()
+    draw(parse("a yellow square on a blue background"), (256, 256)).save(file, "PNG")
+    body = {"prompt": "change the background to red", "steps": 12, "temperature": 0, "seed": 5}
+    answer = requests.post(
+        f"{stack.url}/v1/jobs",
+        data={"job": json.dumps(body)},
+        files=[("image", ("square.png", file.getvalue(), "image/png"))],
+        timeout=30,
+    )
+    assert answer.status_code == 202, answer.text
+    (job,) = stack.wait_done(answer.json()["id"])
+    assert job["status"] == "succeeded", job
+    assert job["inputs"] == 1
+    verdict = judge("a yellow square on a red background", _image(stack, job))
+    assert verdict.full, verdict.explain()
+    again = {"reuse_prior": {"job": job["id"], "index": 0}, "steps": 12, "seed": 6}
+    (job,) = stack.wait_done(requests.post(f"{stack.url}/v1/jobs", json=again, timeout=10).json()["id"])
+    assert job["images"][0]["attempts"] == {"ar": 0, "dit": 1}
+    verdict = judge("a yellow square on a red background", _image(stack, job))
+    assert verdict.full, verdict.explain()
 
 
 class Receiver:

@@ -58,7 +58,7 @@ def test_a_child_that_ignores_term_is_killed_with_what_it_started(tmp_path):
 def test_a_misconfigured_child_says_so(tmp_path):
     child = _child(tmp_path, f"import sys; print('planpaint: no such file'); sys.exit({EX_CONFIG})")
     wait_until(lambda: child.misconfigured, what="the child ends")
-    assert child.last_line() == "planpaint: no such file"
+    assert child.last_line() == "no such file"
 
 
 def test_children_die_with_a_killed_launcher(tmp_path):

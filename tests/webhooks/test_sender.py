@@ -8,8 +8,9 @@ from werkzeug import Request, Response
 
 from app.errors import Misconfigured
 from app.outbound import Outbound
+from app.settings import load
 from app.webhooks.sender import WebhookSender
-from app.webhooks.signing import check_secret, headers, new_secret
+from app.webhooks.signing import headers, new_secret
 
 LOOPBACK = (ip_network("127.0.0.0/8"),)
 
@@ -128,12 +129,16 @@ def test_an_endless_answer_is_not_read(sender):
     assert sent < 50_000_000
 
 
-@pytest.mark.parametrize("secret", ["", "whsec_", "whsec_%%%", "whsec_c2hvcnQ="])
+@pytest.mark.parametrize("secret", ["x", "whsec_", "whsec_%%%", "whsec_c2hvcnQ="])
 def test_bad_secrets_refuse_to_start(secret):
     with pytest.raises(Misconfigured, match="PLANPAINT_WEBHOOK_SECRET"):
-        check_secret(secret)
+        load({"PLANPAINT_WEBHOOK_SECRET": secret})
 
 
 def test_a_drawn_secret_is_good():
     secret = new_secret()
-    assert check_secret(secret) == secret
+    assert load({"PLANPAINT_WEBHOOK_SECRET": secret}).webhook_secret.get_secret_value() == secret
+
+
+def test_an_address_that_no_client_takes_is_not_tried_again(sender):
+    assert sender.send("http://h:99999/", {}, "{}").final
