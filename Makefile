@@ -38,7 +38,7 @@ fix: $(STAMP)
 	$(BIN)/ruff check --fix app api workers tests
 
 bench: $(STAMP)
-	$(BIN)/planpaint bench
+	$(BIN)/planpaint bench ar
 
 # Hashes of everything but torch and what only some builds of torch bring along.
 lock: $(STAMP)

@@ -177,6 +177,20 @@ def make_checkpoint(folder: Path) -> None:
     tiny_checkpoint.make(folder)
 
 
+@cli.group()
+def bench() -> None:
+    """Measure, beside an alternative in the same run."""
+
+
+@bench.command("ar")
+@click.option("--json", "as_json", is_flag=True, help="end with one JSON object")
+def bench_ar(as_json: bool) -> None:
+    """The AR engine against transformers' generate(), on the same weights and threads."""
+    from app.bench import ar as module
+
+    sys.exit(module.run(as_json))
+
+
 @cli.command()
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("out/demo"), show_default=True)
 def demo(out: Path) -> None:
