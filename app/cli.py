@@ -187,7 +187,9 @@ def bench() -> None:
 def bench_ar(as_json: bool) -> None:
     """The AR engine against transformers' generate(), on the same weights and threads."""
     from app.bench import ar as module
+    from app.devices import limit_threads
 
+    limit_threads(settings.load().threads or 1)
     sys.exit(module.run(as_json))
 
 

@@ -53,7 +53,8 @@ class Settings(BaseSettings):
     device: Literal["auto", "cpu", "cuda", "npu"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     threads: int = Field(0, ge=0, description="torch CPU threads of a worker; 0: torch's own choice")
-    ar_slots: int = Field(16, ge=1, le=1024, description="rows in an AR worker's batch")
+    ar_slots: int = Field(16, ge=0, le=1024, description="rows in an AR worker's batch; 0: what memory holds")
+    graph: Literal["auto", "off", "cuda", "npu", "compile"] = Field("off", description="how the decode step is run")
 
     ar_backend: Literal["engine", "srt"] = Field("engine", description="srt: a remote SGLang server decodes")
     srt_url: str | None = Field(None, validate_default=True, description="the SGLang server, with ar_backend srt")

@@ -11,6 +11,9 @@ from workers.process import patiently
 
 ArBackend = ArEngine | SrtEngine
 
+#: Rows in flight to a remote server when the setting leaves the number open.
+_REMOTE_SLOTS = 64
+
 
 def device_name(settings: Settings) -> str:
     return "srt" if settings.ar_backend == "srt" else str(devices.pick(settings.device))
@@ -28,6 +31,7 @@ def _local(settings: Settings) -> ArEngine:
             slots=settings.ar_slots,
             max_prompt_tokens=settings.max_prompt_tokens,
             max_pixels=settings.max_pixels,
+            graph=settings.graph,
         )
 
 
@@ -35,7 +39,8 @@ def _remote(settings: Settings, stop: threading.Event) -> SrtEngine:
     engine = SrtEngine.load(
         Checkpoint(settings.checkpoint),
         settings.srt_url or "",
-        slots=settings.ar_slots,
+        # A remote server has its own memory; here a slot is only a place in a batch.
+        slots=settings.ar_slots or _REMOTE_SLOTS,
         batches=settings.srt_batches,
         max_prompt_tokens=settings.max_prompt_tokens,
         timeout_s=settings.srt_timeout_s,

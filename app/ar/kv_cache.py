@@ -4,7 +4,7 @@ import torch
 
 #: Attention reads the slots' used prefix rounded up to this many positions.
 #: On a CPU the bits of a row's result depend on a length that is not a multiple of 16, so on its neighbours' lengths.
-BLOCK = 64
+BLOCK = 16
 
 
 class KvCache:

@@ -47,7 +47,35 @@ def test_packed_products_draw_the_same_tokens(tiny_checkpoint, engines, monkeypa
     monkeypatch.setattr(graphs, "_CACHED", 0)
     engine = _engine(tiny_checkpoint, "auto")
     assert engine.graph == "packed"
-    assert plan(engine, *REQUESTS) == alone(engines["tiny"], REQUESTS)
+    expected = alone(engines["tiny"], REQUESTS)
+    assert alone(engine, REQUESTS) == expected
+    assert plan(engine, *REQUESTS) == expected
+
+
+def test_with_packed_products_a_rows_logits_are_the_same_bits_in_any_company(tiny_checkpoint, monkeypatch):
+    """One row alone is one row here, not the first of four."""
+    monkeypatch.setattr(graphs, "_CACHED", 0)
+    engine, seen = _engine(tiny_checkpoint, "auto"), []
+    decode = engine._decode
+
+    def spy(*given):
+        logits, short = decode(*given)
+        seen.append(logits[0].clone())
+        return logits, short
+
+    engine._decode = spy
+    engine.admit(REQUESTS[:1])
+    for _ in range(40):
+        engine.step()
+    expected = seen.copy()
+    seen.clear()
+    engine.evict("greedy")
+    engine.admit(REQUESTS[:1])
+    for number in range(40):
+        if number % 10 == 5:
+            engine.admit(REQUESTS[1 + number // 10 : 2 + number // 10])
+        engine.step()
+    assert all(map(torch.equal, seen, expected))
 
 
 def test_auto_does_without_a_compiler_and_says_so_once(tiny_checkpoint, engines, monkeypatch):

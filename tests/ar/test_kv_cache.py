@@ -11,8 +11,8 @@ def make(slots=3):
 
 def test_slots_are_zero_and_their_capacity_is_whole_blocks():
     cache = make()
-    assert cache.capacity == 2 * BLOCK
-    assert [tuple(layer.shape) for layer in cache.layers] == [(3, 2, 2, 2 * BLOCK + 1, 4)] * 2
+    assert cache.capacity == 5 * BLOCK == 80
+    assert [tuple(layer.shape) for layer in cache.layers] == [(3, 2, 2, 81, 4)] * 2
     assert not any(layer.any() for layer in cache.layers)
 
 
