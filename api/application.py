@@ -51,13 +51,13 @@ def build(effective: Settings) -> Flask:
 
 
 def _parts(effective: Settings) -> Parts:
-    client = wiring.api_client(effective)
+    client, blobs = wiring.api_client(effective), wiring.api_blobs(effective)
     return Parts(
         settings=effective,
-        intake=wiring.intake(effective, client),
+        intake=wiring.intake(effective, client, blobs),
         store=wiring.job_store(effective, client),
         registry=wiring.registry(client),
-        blobs=wiring.api_blobs(effective),
+        blobs=blobs,
         prompt_limit=PromptLimit.of(effective),
         images=ImageIntake(effective),
     )

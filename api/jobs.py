@@ -3,11 +3,11 @@
 import re
 from typing import Any
 
-from flask import Blueprint, Response, current_app, jsonify, redirect, request
+from flask import Blueprint, Response, jsonify, redirect, request
 from flask_openapi import APIBlueprint, Tag
 
 from api.images import png_size
-from api.parts import Parts
+from api.parts import current
 from api.problems import Problem
 from api.schemas import ImagePath, JobOut, JobPath, JobRequest, PriorOut
 from app.domain.job import Job, Parameters, Priority
@@ -26,20 +26,15 @@ tag = Tag(name="jobs", description="Prompts in, pictures out")
 blueprint: Blueprint = APIBlueprint("jobs", __name__, url_prefix="/v1/jobs", abp_tags=[tag], abp_responses=ERRORS)
 
 
-def _parts() -> Parts:
-    parts: Parts = current_app.extensions["planpaint"]
-    return parts
-
-
 def _job(job_id: str) -> Job:
     # A wrong id never reaches Redis: it would be part of a key.
     if not _ID.fullmatch(job_id):
         raise NotFound(f"no job {job_id[:80]}")
-    return _parts().intake.get(job_id)
+    return current().intake.get(job_id)
 
 
 def _answer(job: Job, status: int = 200) -> Response:
-    base_url = _parts().settings.public_url or request.host_url.rstrip("/")
+    base_url = current().settings.public_url or request.host_url.rstrip("/")
     response = jsonify(job_view(job, base_url))
     response.status_code = status
     if not job.done:
@@ -52,7 +47,7 @@ def _reused(body: JobRequest) -> Job | None:
     if body.reuse_prior is None:
         return None
     try:
-        job = _parts().intake.get(body.reuse_prior.job)
+        job = current().intake.get(body.reuse_prior.job)
         find_image(job, body.reuse_prior.index)
     except NotFound as error:
         raise RefusedInput("reuse_prior", str(error)) from error
@@ -67,16 +62,16 @@ def _size(body: JobRequest, source: Job | None, pictures: tuple[bytes, ...]) -> 
         return source.parameters.size
     if pictures:
         return Size(*png_size(pictures[0]))
-    return Size.parse(_parts().settings.default_size)
+    return Size.parse(current().settings.default_size)
 
 
 def _submission(body: JobRequest) -> Submission:
-    settings, source = _parts().settings, _reused(body)
+    settings, source = current().settings, _reused(body)
     prompt = body.prompt or (source.parameters.prompt if source else None)
     if prompt is None:
         raise RefusedInput("prompt", "is required")
-    _parts().prompt_limit.check(prompt)
-    pictures = _parts().images.read(body)
+    current().prompt_limit.check(prompt)
+    pictures = current().images.read(body)
     if pictures and source:
         raise RefusedInput("images", "cannot be given with reuse_prior, which keeps its own")
     size = _size(body, source, pictures)
@@ -106,7 +101,7 @@ def _submission(body: JobRequest) -> Submission:
 @blueprint.post("", summary="Submit a job", responses={"202": JobOut, "400": Problem, "413": Problem, "415": Problem})
 def submit(body: JobRequest) -> Response:
     """Queue 1 to 10 pictures of one prompt. The answer echoes every effective parameter, the drawn seed included."""
-    job = _parts().intake.submit(_submission(body))
+    job = current().intake.submit(_submission(body))
     response = _answer(job, 202)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     return response
@@ -121,7 +116,7 @@ def get(path: JobPath) -> Response:
 @blueprint.post("/<job_id>/cancel", summary="Cancel a job", responses={"200": JobOut})
 def cancel(path: JobPath) -> Response:
     """Cancel every image that has not ended; finished images stay. May be repeated."""
-    return _answer(_parts().intake.cancel(_job(path.job_id).id))
+    return _answer(current().intake.cancel(_job(path.job_id).id))
 
 
 @blueprint.get(
@@ -133,8 +128,8 @@ def content(path: ImagePath) -> Any:  # noqa: ANN401 - werkzeug's response
     image = job.images[find_image(job, path.index).index]
     if image.stored is None:
         raise NotReady(f"image {path.index} is {image.state.value} and has no content")
-    _parts().blobs.ping()
-    response = redirect(_parts().blobs.presign(image.stored.key), 307)
+    current().blobs.ping()
+    response = redirect(current().blobs.presign(image.stored.key), 307)
     response.headers["Cache-Control"] = "no-store"
     return response
 
@@ -145,7 +140,7 @@ def content(path: ImagePath) -> Any:  # noqa: ANN401 - werkzeug's response
 def prior(path: ImagePath) -> Response:
     """The large grid's codebook ids that the picture is painted from."""
     ref = find_image(_job(path.job_id), path.index)
-    tokens = _parts().intake.prior(ref)
+    tokens = current().intake.prior(ref)
     if tokens is None:
         raise NotReady(f"image {path.index} has no prior tokens yet")
     return jsonify({"height": tokens.grid.height, "width": tokens.grid.width, "ids": list(tokens.ids)})

@@ -7,7 +7,7 @@ from typing import Any
 from flask import Blueprint, Response, current_app, jsonify, redirect
 from flask_openapi import APIBlueprint, Tag
 
-from api.parts import Parts
+from api.parts import current
 from api.problems import Problem, problem
 from api.schemas import HealthOut, WorkersOut
 from app.errors import Unavailable
@@ -17,15 +17,10 @@ tag = Tag(name="operations", description="Health, metrics and workers")
 blueprint: Blueprint = APIBlueprint("operations", __name__, abp_tags=[tag])
 
 
-def _parts() -> Parts:
-    parts: Parts = current_app.extensions["planpaint"]
-    return parts
-
-
 @blueprint.get("/v1/workers", summary="List the running workers", responses={"200": WorkersOut, "503": Problem})
 def workers() -> Response:
     """Every worker heard of within the last minute, on any host."""
-    return jsonify({"data": [asdict(worker) for worker in _parts().registry.list()]})
+    return jsonify({"data": [asdict(worker) for worker in current().registry.list()]})
 
 
 @blueprint.get("/healthz", summary="Is this process alive", responses={"200": HealthOut})
@@ -37,7 +32,7 @@ def healthz() -> Response:
 @blueprint.get("/readyz", summary="Can this process serve", responses={"200": HealthOut, "503": Problem})
 def readyz() -> Response:
     """Asks Redis and object storage."""
-    for name, ping in (("redis", _parts().store.ping), ("object storage", _parts().blobs.ping)):
+    for name, ping in (("redis", current().store.ping), ("object storage", current().blobs.ping)):
         try:
             ping()
         except Unavailable:
@@ -48,8 +43,8 @@ def readyz() -> Response:
 @blueprint.get("/metrics", summary="Prometheus metrics", responses={"200": None, "503": Problem})
 def metrics() -> Response:
     """Totals of the whole service, the same from every API process."""
-    alive = Counter(worker.role for worker in _parts().registry.list())
-    return Response(render(_parts().store.stats(), alive), content_type="text/plain; version=0.0.4; charset=utf-8")
+    alive = Counter(worker.role for worker in current().registry.list())
+    return Response(render(current().store.stats(), alive), content_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @blueprint.get("/", doc_ui=False)

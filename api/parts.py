@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from flask import current_app
+
 from api.images import ImageIntake
 from api.prompts import PromptLimit
 from app.blobs import BlobStore
@@ -20,3 +22,9 @@ class Parts:
     blobs: BlobStore
     prompt_limit: PromptLimit
     images: ImageIntake
+
+
+def current() -> Parts:
+    """The parts of the application that serves the request at hand."""
+    parts: Parts = current_app.extensions["planpaint"]
+    return parts

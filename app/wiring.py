@@ -37,8 +37,8 @@ def job_store(settings: Settings, client: Client) -> JobStore:
     )
 
 
-def intake(settings: Settings, client: Client) -> Intake:
-    return Intake(job_store(settings, client), api_blobs(settings))
+def intake(settings: Settings, client: Client, blobs: BlobStore) -> Intake:
+    return Intake(job_store(settings, client), blobs)
 
 
 def stages(settings: Settings, client: Client) -> Stages:

@@ -2,12 +2,13 @@
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
 import structlog
 
-from app.errors import Unavailable
+from app.errors import LostLease, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -35,4 +36,18 @@ def patiently(call: Callable[[], T], stop: threading.Event) -> T:
             log.warning("waiting", error=str(error), pause_s=pause)
             if stop.wait(pause):
                 raise
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+
+def while_leased(call: Callable[[], T], abandoned: Callable[[], bool], what: str) -> T:
+    """Repeat `call` until the server answers. Raises LostLease, naming `what`, once the work is abandoned meanwhile."""
+    pause = _FIRST_PAUSE_S
+    while True:
+        try:
+            return call()
+        except Unavailable as error:
+            if abandoned():
+                raise LostLease(what) from error
+            log.warning("waiting", error=str(error), pause_s=pause)
+            time.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_S)

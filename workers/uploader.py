@@ -3,7 +3,6 @@
 import hashlib
 import queue
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,12 +18,12 @@ from app.errors import ImageFailed, LostLease, Unavailable
 from app.service import Stages
 from app.store.jobs import JobStore
 from workers.heartbeat import Heartbeat
+from workers.process import while_leased
 
 log = structlog.get_logger(__name__)
 
 #: Finished pictures that may wait; after that, denoising pauses.
 _WAITING = 2
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +95,8 @@ class Uploader:
         return stored
 
     def _patiently(self, order: PaintOrder, call: Callable[[], StoredObject]) -> StoredObject:
-        pause = _FIRST_PAUSE_S
-        while True:
-            try:
-                return call()
-            except Unavailable as error:
-                if self._heartbeat.lost(order.lease) or self._give_back.is_set():
-                    raise LostLease(str(order.lease.ref)) from error
-                log.warning("waiting", error=str(error), pause_s=pause)
-                time.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE_S)
+        lease = order.lease
+        return while_leased(call, lambda: self._heartbeat.lost(lease) or self._give_back.is_set(), str(lease.ref))
 
     def _remove_orphan(self, key: str) -> None:
         try:
