@@ -103,7 +103,7 @@ def api() -> None:
 
 @cli.command()
 @click.option("--tp", type=click.IntRange(1, 64), help="devices that share the model  [default: PLANPAINT_AR_TP or 1]")
-@click.option("--graph", type=click.Choice(GRAPHS), help="how a step is run  [default: PLANPAINT_GRAPH or off]")
+@click.option("--graph", type=click.Choice(GRAPHS), help="how a step is run  [default: PLANPAINT_GRAPH or auto]")
 @_RANK
 @_RENDEZVOUS
 def ar(tp: int | None, graph: str | None, rank: int, rendezvous: int) -> None:

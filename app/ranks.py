@@ -72,9 +72,20 @@ class Ranks:
 
     def gathered(self, part: torch.Tensor) -> torch.Tensor:
         """The tensors of all ranks, one shape, in order: [size, *shape]."""
+        part = part.contiguous()
         parts = part.new_empty((self.size * part.shape[0], *part.shape[1:]))
-        dist.all_gather_single(parts, part.contiguous())
-        return parts.view(self.size, *part.shape)
+        if self._device.type != "cpu":
+            dist.all_gather_single(parts, part)
+            return parts.view(self.size, *part.shape)
+        # All at once to all: half the time of gloo's own gather, which passes small tensors from thread to thread.
+        parts = parts.view(self.size, *part.shape)
+        parts[self.rank] = part
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        works = [dist.irecv(parts[rank], rank) for rank in others] + [dist.isend(part, rank) for rank in others]
+        for work in works:
+            assert work is not None  # noqa: S101 - only a process outside the group has none
+            work.wait()
+        return parts
 
     def joined(self, part: torch.Tensor) -> torch.Tensor:
         """The tensors of all ranks side by side along the last dimension."""

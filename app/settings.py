@@ -57,7 +57,7 @@ class Settings(BaseSettings):
     ar_slots: int = Field(16, ge=0, le=1024, description="rows in an AR worker's batch; 0: what memory holds")
     ar_tp: int = Field(1, ge=1, le=64, description="devices that share the AR model, tensor parallel")
     prefill_chunk: int = Field(512, ge=16, le=8192, description="prompt tokens that are read in one step")
-    graph: Literal["auto", "off", "cuda", "npu", "compile"] = Field("off", description="how the decode step is run")
+    graph: Literal["auto", "off", "cuda", "npu", "compile"] = Field("auto", description="how the decode step is run")
 
     ar_backend: Literal["engine", "srt"] = Field("engine", description="srt: a remote SGLang server decodes")
     srt_url: str | None = Field(None, validate_default=True, description="the SGLang server, with ar_backend srt")

@@ -115,6 +115,11 @@ class ArEngine:
         """The keys of the rows, those whose prompts are still to be read last."""
         return tuple(row.request.key for row in (*self._rows, *self._waiting))
 
+    @property
+    def unread(self) -> int:
+        """Prompt tokens of admitted rows that are still to be read."""
+        return sum(len(row.opening.ids) - row.read for row in self._waiting)
+
     def drawn(self, key: str) -> tuple[int, ...]:
         """The tokens of a row so far, preview grid first."""
         for slot, row in enumerate(self._rows):
@@ -172,7 +177,8 @@ class ArEngine:
 
         Where a prompt is cut depends on itself alone, and so do its bits.
         """
-        left, failed = self._chunk, []
+        left = self._chunk
+        failed: list[ArResult | ArFailure] = []
         while self._waiting:
             row = self._waiting[0]
             part = row.opening.ids[row.read : row.read + self._chunk]

@@ -24,8 +24,9 @@ Graph = Literal["auto", "off", "cuda", "npu", "compile"]
 #: Takes the running rows and the largest number of positions that one of them holds; the results of a `DecodeStep`.
 Run = Callable[[int, int], tuple[torch.Tensor, torch.Tensor]]
 
-#: What "auto" means on a device. None of them must be there: auto falls back to call by call.
-_AUTO: dict[str, Graph] = {"cpu": "compile", "cuda": "cuda", "npu": "npu"}
+#: What "auto" means on a device; it falls back to call by call where that fails. On a CPU a small model would gain by
+#: `compile`, which delays every first start by half a minute, and is left to who asks for it.
+_AUTO: dict[str, Graph] = {"cuda": "cuda", "npu": "npu"}
 #: On a CPU a model of more bytes than caches hold spends its time in reading weights, not in starting operations.
 _CACHED = 64 * 2**20
 #: A captured graph is bound to its shape. Attention looks at this many positions at least, then at twice as many, ...
@@ -43,6 +44,8 @@ def prepare(step: DecodeStep, graph: Graph, ranks: Ranks | None) -> tuple[str, R
     kind = _AUTO.get(device, "off") if graph == "auto" else graph
     if kind in ("cuda", "npu") and kind != device:
         raise Misconfigured(f"the graph setting {kind} needs a device of that kind, and the AR engine runs on {device}")
+    if kind == "compile" and ranks is not None and device == "cpu":
+        raise Misconfigured("the graph setting compile cannot go with several ranks on a CPU; use auto or off")
     started = time.monotonic()
     try:
         run = _eager(step) if kind == "off" else _compiled(step) if kind == "compile" else _captured(step)

@@ -27,7 +27,7 @@ class Weights:
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Self:
         folder = checkpoint.part(_PART)
-        tensors = {}
+        tensors: dict[str, torch.Tensor] = {}
         for path in checkpoint.weight_files(_PART):
             with safe_open(path, framework="pt") as file:
                 tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping

@@ -1,7 +1,9 @@
 """`planpaint bench ar`: the AR engine's decode step next to transformers' `generate`, same weights, same tokens."""
 
 import json
+import tempfile
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 
 import click
@@ -15,9 +17,10 @@ from app.ar.model import Decoder
 from app.ar.prompt import PromptEncoder
 from app.ar.runner import Runner
 from app.ar.weights import Weights
-from app.bench import machine
+from app.bench import machine, parallel, traffic
 from app.bench.duel import SIZE, duel
 from app.bench.models import Model, mid, small
+from app.checkpoint import Checkpoint
 
 BATCHES = (1, 4, 8, 16, 32)
 
@@ -59,7 +62,7 @@ class Row:
 
 
 def run(as_json: bool) -> int:
-    """Measure and print; 0 when every row reaches its limit with equal tokens, else 1."""
+    """Measure and print; 0 when every figure reaches its limit with equal tokens, else 1."""
     transformers_logging.disable_progress_bar()
     for line in machine.conditions():
         click.echo(line)
@@ -68,25 +71,50 @@ def run(as_json: bool) -> int:
         f"settings  {torch.get_num_threads()} threads, float32, greedy, {SIZE}; blocks of both by turns inside one "
         f"run, median of their ratios; a memory copy reads and writes {copy:.1f} GB/s"
     )
-    first = small()
-    rows = _rows(first, SMALL, copy)
-    rows += _rows(mid(first.processor), MID, copy)
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = Checkpoint(Path(folder) / "small")
+        first = small(checkpoint)
+        rows = _rows(first, "compile", SMALL, copy)
+        rows += _rows(mid(first.processor), "auto", MID, copy)
+        tensor_parallel = parallel.measure(checkpoint)
+        late = traffic.late_arrival(traffic.load(checkpoint))
+        poisson = traffic.poisson(lambda: traffic.load(checkpoint))
     if as_json:
-        click.echo(json.dumps({"rows": [asdict(row) for row in rows]}))
-    return 0 if all(row.holds for row in rows) else 1
+        result = {
+            "rows": [asdict(row) for row in rows],
+            "tp2_step_ratio": tensor_parallel.ratio,
+            "tp2_tokens_equal": tensor_parallel.tokens_equal,
+            "late_arrival_steps": late.steps,
+            "late_arrival": asdict(late),
+            "poisson": asdict(poisson),
+        }
+        click.echo(json.dumps(result))
+    hold = [*(row.holds for row in rows), tensor_parallel.holds, late.holds, poisson.holds]
+    return 0 if all(hold) else 1
 
 
 def engine_of(model: Model, graph: Graph) -> ArEngine:
     """An engine on the model's own weights, on a CPU."""
     weights, device, dtype = Weights.of(model.reference), torch.device("cpu"), torch.float32
-    limits = {"max_prompt_tokens": 128, "max_pixels": SIZE.pixels}
-    runner = Runner(Decoder(weights, device, dtype), slots=max(BATCHES), graph=graph, **limits)
-    images = ImageTokenizer(weights, device, dtype)
-    return ArEngine(runner, PromptEncoder(model.processor), images, prefill_chunk=128, **limits)
+    runner = Runner(
+        Decoder(weights, device, dtype),
+        slots=max(BATCHES),
+        max_prompt_tokens=128,
+        max_pixels=SIZE.pixels,
+        graph=graph,
+    )
+    return ArEngine(
+        runner,
+        PromptEncoder(model.processor),
+        ImageTokenizer(weights, device, dtype),
+        max_prompt_tokens=128,
+        max_pixels=SIZE.pixels,
+        prefill_chunk=128,
+    )
 
 
-def _rows(model: Model, plan: Plan, copy: float) -> list[Row]:
-    engine = engine_of(model, "auto")
+def _rows(model: Model, graph: Graph, plan: Plan, copy: float) -> list[Row]:
+    engine = engine_of(model, graph)
     click.echo(
         f"\n{model.name}: {model.description}, graph={engine.graph}; "
         f"warm-up {plan.warm_up} x {plan.block} steps a row, then {plan.blocks} blocks of {plan.block} steps"

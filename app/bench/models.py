@@ -1,8 +1,6 @@
 """The two AR models that are measured: random weights in the real classes, the same for both sides."""
 
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from transformers import (
@@ -27,18 +25,15 @@ class Model:
     processor: GlmImageProcessor
 
 
-def small() -> Model:
-    """The tiny checkpoint's: a step is all overhead."""
-    with tempfile.TemporaryDirectory() as folder:
-        checkpoint = Checkpoint(Path(folder) / "tiny")
-        make(checkpoint.folder)
-        reference = GlmImageForConditionalGeneration.from_pretrained(
-            checkpoint.part("vision_language_encoder"), dtype=torch.float32, local_files_only=True
-        )
-        processor = load_processor(checkpoint)
+def small(checkpoint: Checkpoint) -> Model:
+    """The tiny checkpoint, written here: a step is all overhead."""
+    make(checkpoint.folder)
+    reference = GlmImageForConditionalGeneration.from_pretrained(
+        checkpoint.part("vision_language_encoder"), dtype=torch.float32, local_files_only=True
+    )
     # Greedy search warns about parameters that only sampling reads.
     reference.generation_config.update(temperature=None, top_p=None, top_k=None)
-    return _described("small", reference.eval(), processor)
+    return _described("small", reference.eval(), load_processor(checkpoint))
 
 
 def mid(processor: GlmImageProcessor) -> Model:

@@ -83,6 +83,7 @@ def test_auto_does_without_a_compiler_and_says_so_once(tiny_checkpoint, engines,
         raise RuntimeError("backend raised:\nNo working C++ compiler\n\na long list")
 
     monkeypatch.setattr(torch, "compile", refuse)
+    monkeypatch.setitem(graphs._AUTO, "cpu", "compile")
     with capture_logs() as logs:
         engine = _engine(tiny_checkpoint, "auto")
     assert engine.graph == "off"

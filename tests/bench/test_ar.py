@@ -3,11 +3,12 @@ import pytest
 from app.bench.ar import engine_of
 from app.bench.duel import duel
 from app.bench.models import small
+from app.checkpoint import Checkpoint
 
 
 @pytest.fixture(scope="module")
-def model():
-    return small()
+def model(tmp_path_factory):
+    return small(Checkpoint(tmp_path_factory.mktemp("bench") / "small"))
 
 
 @pytest.fixture(scope="module")
