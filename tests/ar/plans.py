@@ -1,5 +1,10 @@
 """Requests and runs of an AR engine."""
 
+from dataclasses import replace
+from typing import Any
+
+from PIL.Image import Image
+
 from app.ar.engine import ArEngine
 from app.ar.request import ArFailure, ArRequest, ArResult
 from app.domain.sizes import Size
@@ -15,6 +20,10 @@ def request(
     top_p: float = 0.75,
 ) -> ArRequest:
     return ArRequest(key=key, prompt=prompt, size=Size.parse(size), seed=seed, temperature=temperature, top_p=top_p)
+
+
+def edit(key: str, images: tuple[Image, ...], *, prompt: str = "make the circle green", **fields: Any) -> ArRequest:
+    return replace(request(key, prompt=prompt, **fields), images=images)
 
 
 def finish(engine: ArEngine) -> dict[str, ArResult | ArFailure]:

@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 import torch
 from PIL import Image
@@ -8,7 +6,7 @@ from app.ar.condition import ImageTokenizer
 from app.ar.prompt import PromptEncoder, edit_positions
 from app.ar.weights import Weights
 from app.domain.sizes import Size
-from tests.ar.plans import alone, finish, plan, request
+from tests.ar.plans import alone, edit, finish, plan, request
 from tests.edits import drawn, noise
 
 PROMPT = "make the circle green"
@@ -18,10 +16,6 @@ PICTURES = {
 }
 #: Square, portrait, landscape and two that are rounded up inside.
 SIZES = ["256x256", "192x256", "256x128", "300x200", "96x130"]
-
-
-def edit(key, images, **fields):
-    return dataclasses.replace(request(key, prompt=fields.pop("prompt", PROMPT), **fields), images=images)
 
 
 def inputs(reference, prompt, size, images):

@@ -1,4 +1,6 @@
+import gc
 import random
+import resource
 
 import pytest
 import torch
@@ -7,7 +9,8 @@ from app.ar.engine import ArEngine
 from app.ar.request import ArFailure
 from app.ar.slots import most_tokens
 from app.domain.sizes import Size
-from tests.ar.plans import alone, finish, plan, request
+from tests.ar.plans import alone, edit, finish, plan, request
+from tests.edits import noise
 
 PROMPT = 'a red circle on a white background with the text "HI"'
 SIZES = ["256x256", "256x320", "192x96", "300x200"]
@@ -84,6 +87,92 @@ def test_a_rows_logits_are_the_same_bits_in_any_company(name, engines, monkeypat
     for _ in range(20):
         engine.step()
     assert all(map(torch.equal, seen, expected))
+
+
+@pytest.fixture(scope="module")
+def chunked(tiny_checkpoint):
+    """An engine that reads prompts 32 tokens at a time."""
+    return ArEngine.load(
+        tiny_checkpoint,
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+        slots=6,
+        max_prompt_tokens=256,
+        max_pixels=256 * 256,
+        prefill_chunk=32,
+    )
+
+
+def test_a_prompt_that_is_read_in_parts_has_the_ids_of_generate(chunked, references):
+    """Alone and beside running rows, with others that come and are taken out while its prompt is read."""
+    prompt, size = "star " * 40, Size.parse("96x64")
+    expected = references["tiny"].greedy(prompt, size)
+    long = request("long", prompt=prompt, size=str(size), temperature=0)
+    assert plan(chunked, long) == {"long": expected}
+    others = [request(str(seed), seed=seed, size="64x96") for seed in range(3)]
+    alone_ids = alone(chunked, others)
+    chunked.admit(others[:2])
+    for _ in range(9):
+        chunked.step()
+    chunked.admit([request("taken out", prompt="moon " * 40), long, others[2]])
+    chunked.step()
+    assert chunked.drawn("taken out") == ()
+    chunked.evict("taken out")  # half read
+    chunked.evict("0")
+    planned = {key: item.prior.ids for key, item in finish(chunked).items()}
+    assert planned == {"long": expected, "1": alone_ids["1"], "2": alone_ids["2"]}
+
+
+def test_running_rows_wait_for_one_chunk_and_a_newcomer_for_its_own_prompt(chunked):
+    chunked.admit([request("running")])
+    chunked.step()
+    drawn = len(chunked.drawn("running"))
+    chunked.admit([request("late", prompt="star " * 40)])
+    prompt, steps = chunked.unread, 0
+    while not chunked.drawn("late"):
+        before = chunked.unread
+        chunked.step()
+        steps += 1
+        assert before - chunked.unread <= 32
+    assert steps == -(-prompt // 32) > 4
+    assert len(chunked.drawn("running")) == drawn + steps  # it drew a token at each of them
+    chunked.evict("late")
+    chunked.evict("running")
+
+
+def test_with_nothing_running_prompts_are_read_at_once(chunked):
+    chunked.admit([request("a", prompt="star " * 40)])
+    chunked.step()
+    assert len(chunked.drawn("a")) == 2
+    chunked.evict("a")
+
+
+def test_nothing_grows_over_a_thousand_requests(chunked):
+    """Text and edits, finished and taken out; what Python holds and what the process holds."""
+    picture = (noise(160, 128),)
+
+    def some(count):
+        for number in range(count):
+            requests = [edit(f"{number} {row}", picture, size="64x32", seed=row) for row in range(3)]
+            requests.append(request(f"{number} text", size="32x32", prompt="x" * (number % 50)))
+            assert chunked.admit(requests) == []
+            for _ in range(3):
+                chunked.step()
+            chunked.evict(f"{number} text")
+            assert chunked.running == ()
+
+    some(50)
+    gc.collect()
+    objects, memory = len(gc.get_objects()), resident()
+    some(250)
+    gc.collect()
+    assert len(gc.get_objects()) < objects + 250  # not one more object a request
+    assert resident() < memory + 16 * 2**20
+
+
+def resident():
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
 
 
 def test_the_seed_decides(engines):

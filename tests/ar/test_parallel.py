@@ -1,20 +1,32 @@
 """Tensor parallel over gloo, by the followers that a worker starts. The leader is this process."""
 
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+
 import pytest
 import torch
+from safetensors.torch import save_file
+from transformers import GlmImageConfig, GlmImageForConditionalGeneration
 
 from app.ar.engine import ArEngine
+from app.errors import Misconfigured
 from app.ranks import Leader
-from tests.ar.plans import alone, plan, request
+from tests.ar.plans import edit, plan, request
+from tests.edits import drawn, noise
 
 CPU = torch.device("cpu")
-REQUESTS = [
-    request("greedy", temperature=0),
-    request("drawn", prompt="a cat", size="96x64", seed=1),
-    request("wide nucleus", size="128x32", seed=2, temperature=5.0, top_p=1.0),
-    request("long", prompt="star " * 40, seed=3),
-    request("fifth", seed=4),
-]
+REQUESTS = {
+    "tiny": [
+        request("greedy", temperature=0),
+        edit("edit", (noise(128, 192),), size="128x96", seed=1),
+        request("wide nucleus", size="128x32", seed=2, temperature=5.0, top_p=1.0),
+        request("long", prompt="star " * 40, seed=3),
+        request("fifth", prompt="a cat", seed=4),
+    ],
+    "demo": [request("drawn", seed=5), edit("edit", (drawn(256, 256),), size="128x96", temperature=0)],
+}
 
 
 def group(checkpoint, size, *, graph="off", slots=8):
@@ -47,11 +59,79 @@ def load(checkpoint, leader, *, graph="off", slots=8):
 def test_tokens_do_not_depend_on_the_number_of_ranks(size, name, tiny_checkpoint, demo_checkpoint):
     """4 ranks are more than there are key-value heads: two ranks hold the same one."""
     checkpoint = {"tiny": tiny_checkpoint, "demo": demo_checkpoint}[name]
-    expected = alone(load(checkpoint, None), REQUESTS)
+    expected = plan(load(checkpoint, None), *REQUESTS[name])
     leader = group(checkpoint, size)
     try:
-        engine = load(checkpoint, leader)
-        assert alone(engine, REQUESTS[:2]) == {key: expected[key] for key in ("greedy", "drawn")}
-        assert plan(engine, *REQUESTS) == expected
+        assert plan(load(checkpoint, leader), *REQUESTS[name]) == expected
     finally:
         leader.close()
+
+
+@pytest.mark.parametrize(
+    ("size", "graph", "message"),
+    [(3, "off", "3 ranks cannot share 4 heads"), (2, "compile", "compile cannot go with several ranks")],
+)
+def test_what_ranks_cannot_share_is_refused(size, graph, message, tiny_checkpoint):
+    @dataclass
+    class Place:
+        rank: int
+        size: int
+
+        def least(self, number):
+            return number
+
+    with pytest.raises(Misconfigured, match=message):
+        load(tiny_checkpoint, Place(0, size), graph=graph)
+
+
+#: Prints the most anonymous memory, in bytes, that loading a rank's share takes: files that are mapped do not count.
+_PEAK = """
+import sys, threading, time
+from pathlib import Path
+from types import SimpleNamespace
+import torch
+from app.ar.model import Decoder
+from app.ar.weights import Weights
+from app.checkpoint import Checkpoint
+
+def anonymous():
+    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(lines["RssAnon"].split()[0]) * 1024
+
+def watch():
+    while True:
+        peaks.append(anonymous())
+        time.sleep(0.0005)
+
+place = SimpleNamespace(rank=1, size=int(sys.argv[2])) if sys.argv[2] != "1" else None
+weights = Weights.load(Checkpoint(Path(sys.argv[1])))
+before, peaks = anonymous(), []
+threading.Thread(target=watch, daemon=True).start()
+decoder = Decoder(weights, torch.device("cpu"), torch.bfloat16, ranks=place)
+print(max([*peaks, anonymous()]) - before)
+"""
+
+
+def test_a_rank_takes_its_share_of_the_memory(tiny_checkpoint, tmp_path):
+    """Also while it loads: never the whole checkpoint first."""
+    folder = tmp_path / "vision_language_encoder"
+    folder.mkdir()
+    source = tiny_checkpoint.part("vision_language_encoder")
+    config = json.loads((source / "config.json").read_text())
+    text = config["text_config"] | {
+        "hidden_size": 512,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 6,
+        "head_dim": 128,
+    }
+    (folder / "config.json").write_text(json.dumps(config | {"text_config": text}))
+    with torch.device("meta"):
+        model = GlmImageForConditionalGeneration._from_config(GlmImageConfig.from_pretrained(folder))
+    weights = {name: torch.zeros(tensor.shape) for name, tensor in model.state_dict().items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    peaks = {}
+    for size in (1, 4):
+        command = [sys.executable, "-c", _PEAK, str(tmp_path), str(size)]
+        peaks[size] = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert peaks[1] > 25 * 2**20  # 6 layers in bfloat16
+    assert peaks[4] < 0.4 * peaks[1]
