@@ -109,7 +109,7 @@ def engine_of(model: Model, graph: Graph) -> ArEngine:
         ImageTokenizer(weights, device, dtype),
         max_prompt_tokens=128,
         max_pixels=SIZE.pixels,
-        prefill_chunk=128,
+        prefill_chunk=max(BATCHES) * 128,  # all rows start at one step, as those of generate
     )
 
 

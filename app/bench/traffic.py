@@ -21,7 +21,7 @@ CHUNK = 64
 #: 260 to 512 tokens each, with the preview.
 SIZES = tuple(map(Size.parse, ("64x64", "128x128", "256x256", "384x256", "256x512", "512x512")))
 #: Of what this engine does when more always wait than it has slots.
-_LOAD = 0.7
+_LOAD = 0.8
 _WINDOW_S = 60.0
 _LATENCY_LIMIT = 0.7
 #: A newcomer may wait for so many steps besides those that read its prompt.
@@ -144,7 +144,7 @@ def poisson(new_engine: Callable[[], ArEngine], window_s: float = _WINDOW_S) -> 
     A gang takes what waits when it is idle, and hands over when its last row is done.
     """
     ours, gang = new_engine(), new_engine()
-    rate = _LOAD * _capacity(ours)
+    rate = _LOAD * _capacity(ours, gang)
     arrivals = _arrivals(rate, window_s)
     sides = _Side(ours, False, arrivals), _Side(gang, True, arrivals)
     while behind := [side for side in sides if side.now < window_s and (side.due or side.engine.running)]:
@@ -176,18 +176,23 @@ def _p95(side: _Side, window_s: float) -> float:
     return quantiles([*side.latencies, *waiting], n=20, method="inclusive")[-1]
 
 
-def _capacity(engine: ArEngine) -> float:
-    """Images by second when more always wait than there are slots."""
-    waiting = [_request(f"{row}", SIZES[row % len(SIZES)]) for row in range(6 * SLOTS)]
-    started, done = time.perf_counter(), 0
-    while waiting:  # not to the end, where slots would stay empty
-        ready = [waiting.pop() for _ in range(min(engine.free_slots, len(waiting)))]
-        engine.admit(ready)
-        done += len(engine.step())
-    rate = done / (time.perf_counter() - started)
-    for key in engine.running:
-        engine.evict(key)
-    return rate
+def _capacity(ours: ArEngine, other: ArEngine) -> float:
+    """Images by second of `ours` when more always wait than it has slots, beside another engine that does the same."""
+    waiting = {engine: [_request(f"{n}", SIZES[n % len(SIZES)]) for n in range(6 * SLOTS)] for engine in (ours, other)}
+    seconds, tokens = 0.0, 0
+    while waiting[ours]:  # not to the end, where slots would stay empty
+        for engine in (ours, other):
+            started = time.perf_counter()
+            engine.admit([waiting[engine].pop() for _ in range(min(engine.free_slots, len(waiting[engine])))])
+            running = len(engine.running)
+            engine.step()
+            if engine is ours:
+                seconds += time.perf_counter() - started
+                tokens += running
+    for engine in (ours, other):
+        for key in engine.running:
+            engine.evict(key)
+    return tokens / seconds * len(SIZES) / sum(size.preview_grid.tokens + size.large_grid.tokens for size in SIZES)
 
 
 def _arrivals(rate: float, window_s: float) -> list[tuple[float, ArRequest]]:
