@@ -174,7 +174,7 @@ def run(settings: Settings) -> None:
         with loading(checkpoint):
             engine = DitEngine.load(checkpoint, device=device, dtype=devices.dtype(settings.dtype, device))
         blobs = wiring.worker_blobs(settings)
-        uploader = Uploader(blobs, store, stages, heartbeat)
+        uploader = Uploader(blobs, store, stages, heartbeat, model=checkpoint.folder.name)
         worker = DitWorker(engine, store, stages, blobs, heartbeat, uploader, name=name)
         _consume(settings, worker)
         uploader.close(settings.stop_grace_s)

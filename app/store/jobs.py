@@ -143,7 +143,15 @@ class JobStore:
         """Publish the uploaded object as the image's own. Raises LostLease: then the object is nobody's."""
         with translated():
             done = self._scripts.on_image(
-                "commit", lease.ref, lease.fence, stored.key, stored.content_type, stored.size, stored.sha256, steps
+                "commit",
+                lease.ref,
+                lease.fence,
+                stored.key,
+                stored.content_type,
+                stored.size,
+                stored.sha256,
+                steps,
+                stored.thumbnail or "",
             )
         if not done:
             raise LostLease(str(lease.ref))
