@@ -13,14 +13,20 @@ import click
 from api.prompts import PromptLimit
 from app import __version__, logs, settings, wiring
 from app.checkpoint import AR_PARTS, DIT_PARTS, Checkpoint
+from app.devices import limit_threads, pin
 from app.errors import Misconfigured, PlanpaintError, Unavailable
-from app.launcher.child import EX_CONFIG
+from app.launcher.child import EX_AGAIN, EX_CONFIG
 from app.launcher.interrupt import Interrupted, raise_on_signals
 from app.launcher.stack import Stack, running_environment
 from app.settings import PREFIX, Settings, address
 
 _DATA = click.option(
     "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=Path("data"), show_default=True
+)
+_DEVICE_INDEX = click.option(
+    "--device-index",
+    type=click.IntRange(0, 1023),
+    help="the one device that it sees  [default: all, and takes the first]",
 )
 
 
@@ -61,11 +67,11 @@ def _role(name: str) -> Settings:
     return effective
 
 
-def _leave() -> NoReturn:
+def _leave(status: int = 0) -> NoReturn:
     """End without the interpreter's own teardown: with torch loaded it takes seconds, and all is stored by now."""
     logging.shutdown()
     sys.stdout.flush()
-    os._exit(0)
+    os._exit(status)
 
 
 @cli.command()
@@ -95,10 +101,21 @@ def api() -> None:
     )
 
 
+def _worker(name: str, device_index: int | None) -> Settings:
+    """The settings of a worker, its process pinned to its device."""
+    effective = _role(name)
+    if device_index is not None:
+        effective = effective.model_copy(update={"device_index": device_index})
+    if effective.device_index is not None:
+        pin(effective.device_index)
+    return effective
+
+
 @cli.command()
-def ar() -> None:
+@_DEVICE_INDEX
+def ar(device_index: int | None) -> None:
     """Run one AR worker: plans images in one batch on one device."""
-    effective = _role("ar")
+    effective = _worker("ar", device_index)
     # Before torch is loaded, which takes seconds.
     Checkpoint(effective.checkpoint).verify(AR_PARTS)
     from workers import ar as worker
@@ -108,15 +125,15 @@ def ar() -> None:
 
 
 @cli.command()
-def dit() -> None:
+@_DEVICE_INDEX
+def dit(device_index: int | None) -> None:
     """Run one DiT worker: paints one image at a time on one device."""
-    effective = _role("dit")
+    effective = _worker("dit", device_index)
     # Before torch is loaded, which takes seconds.
     Checkpoint(effective.checkpoint).verify(DIT_PARTS)
     from workers import dit as worker
 
-    worker.run(effective)
-    _leave()
+    _leave(EX_AGAIN if worker.run(effective) else 0)
 
 
 @cli.command()
@@ -187,7 +204,6 @@ def bench() -> None:
 def bench_ar(as_json: bool) -> None:
     """The AR engine against transformers' generate(), on the same weights and threads."""
     from app.bench import ar as module
-    from app.devices import limit_threads
 
     limit_threads(settings.load().threads or 1)
     sys.exit(module.run(as_json))

@@ -20,6 +20,7 @@ FLOORS = {
     "app.pictures": 1,
     "app.outbound": 1,
     "app.decode": 1,
+    "app.devices": 1,
     "app.bench": 6,
     "app.store": 2,
     "app.queues": 2,
@@ -29,7 +30,6 @@ FLOORS = {
     "app.views": 2,
     "app.ar": 2,
     "app.dit": 2,
-    "app.devices": 2,
     "app.tiny_checkpoint": 2,
     "app.service": 3,
     "app.wiring": 4,
@@ -42,7 +42,16 @@ FLOORS = {
 #: Floors on which modules may use one another.
 OPEN_FLOORS = {0, 1, 6}
 TORCH = {"torch", "torch_npu", "transformers", "diffusers"}
-MAY_USE_TORCH = ("app.ar", "app.dit", "app.devices", "app.tiny_checkpoint", "workers.ar", "workers.dit", "app.bench")
+MAY_USE_TORCH = (
+    "app.ar",
+    "app.dit",
+    "app.devices",
+    "app.tiny_checkpoint",
+    "workers.ar",
+    "workers.dit",
+    "workers.selftest",
+    "app.bench",
+)
 ENGINES = ("app.ar", "app.dit")
 
 

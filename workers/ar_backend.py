@@ -7,6 +7,7 @@ from app.ar.engine import ArEngine
 from app.ar.srt import SrtEngine
 from app.checkpoint import Checkpoint, loading
 from app.settings import Settings
+from workers import selftest
 from workers.process import patiently
 
 ArBackend = ArEngine | SrtEngine
@@ -16,23 +17,27 @@ _REMOTE_SLOTS = 64
 
 
 def device_name(settings: Settings) -> str:
-    return "srt" if settings.ar_backend == "srt" else str(devices.pick(settings.device))
+    return "srt" if settings.ar_backend == "srt" else str(devices.pick(settings.device, index=settings.device_index))
 
 
 def _local(settings: Settings) -> ArEngine:
     devices.limit_threads(settings.threads)
-    device = devices.pick(settings.device)
+    device = devices.pick(settings.device, index=settings.device_index)
+    dtype = devices.dtype(settings.dtype, device)
     checkpoint = Checkpoint(settings.checkpoint)
     with loading(checkpoint):
-        return ArEngine.load(
+        engine = ArEngine.load(
             checkpoint,
             device=device,
-            dtype=devices.dtype(settings.dtype, device),
+            dtype=dtype,
             slots=settings.ar_slots,
             max_prompt_tokens=settings.max_prompt_tokens,
             max_pixels=settings.max_pixels,
             graph=settings.graph,
         )
+    selftest.check_attention(device, dtype)
+    selftest.check_ar(engine)
+    return engine
 
 
 def _remote(settings: Settings, stop: threading.Event) -> SrtEngine:
@@ -50,5 +55,5 @@ def _remote(settings: Settings, stop: threading.Event) -> SrtEngine:
 
 
 def make(settings: Settings, stop: threading.Event) -> ArBackend:
-    """The engine, ready to decode. Raises Misconfigured, or Unavailable when stopped while the server is away."""
+    """The engine, tried out and ready. Raises Misconfigured, or Unavailable when stopped while the server is away."""
     return _remote(settings, stop) if settings.ar_backend == "srt" else _local(settings)

@@ -112,9 +112,9 @@ class JobStore:
         reply = self._claim("plan", ref, token, entry)
         if reply is None:
             return None
-        fence, request, seed, *_ = reply
+        fence, request, seed, *_, left = reply
         parameters, inputs = load_request(request)
-        return PlanOrder(Lease(ref, fence), parameters, int(seed), inputs)
+        return PlanOrder(Lease(ref, fence), parameters, int(seed), inputs, _seconds(left))
 
     def hand_over(self, lease: Lease, plan: Plan) -> None:
         """Store the plan and move the image on to DiT. Raises LostLease."""
@@ -134,10 +134,12 @@ class JobStore:
         reply = self._claim("paint", ref, token, "")
         if reply is None:
             return None
-        fence, request, seed, packed, height, width, condition = reply
+        fence, request, seed, packed, height, width, condition, left = reply
         prior = PriorTokens.unpack(Grid(int(height), int(width)), packed)
         parameters, inputs = load_request(request)
-        return PaintOrder(Lease(ref, fence), parameters, int(seed), prior, inputs, unpack_all(condition))
+        return PaintOrder(
+            Lease(ref, fence), parameters, int(seed), prior, inputs, unpack_all(condition), _seconds(left)
+        )
 
     def commit(self, lease: Lease, stored: StoredObject, *, steps: int) -> None:
         """Publish the uploaded object as the image's own. Raises LostLease: then the object is nobody's."""
@@ -174,9 +176,12 @@ class JobStore:
         """Give the work back in good order: it moves to the last stored stage and no attempt is counted."""
         return self._give_back(lease, "release", "", "")
 
-    def retry(self, lease: Lease, code: str, message: str) -> ImageState | None:
-        """End a failed attempt that may be repeated; past the limit the image fails with this reason."""
-        return self._give_back(lease, "retry", code, message)
+    def retry(self, lease: Lease, code: str, message: str, *, once: bool = False) -> ImageState | None:
+        """End a failed attempt that may be repeated; past the limit the image fails with this reason.
+
+        `once`: the limit is one attempt that failed with this code.
+        """
+        return self._give_back(lease, "retry_once" if once else "retry", code, message)
 
     def fail(self, lease: Lease, code: str, message: str) -> ImageState | None:
         """Fail the image for good."""
@@ -229,3 +234,8 @@ class JobStore:
     def ping(self) -> None:
         with translated():
             self._client.ping()
+
+
+def _seconds(left: bytes) -> float | None:
+    """Milliseconds as a script returns them, or nothing."""
+    return int(float(left)) / 1000 if left else None

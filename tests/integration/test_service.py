@@ -82,7 +82,9 @@ def test_a_file_tells_how_it_was_made_unless_told_not_to(stack, output_format):
     told, silent = stack.submit(ODD, **asked), stack.submit(ODD, **asked, embed_metadata=False)
     told, silent = stack.wait_done(told["id"], silent["id"])
     infotext, exact = _written(_image(stack, told, 1))
-    assert infotext.startswith(f"{ODD}\nSteps: 2, CFG scale: 2.0, Seed: 6, Size: 320x128, Model: demo, Job: {told['id']}")
+    assert infotext.startswith(
+        f"{ODD}\nSteps: 2, CFG scale: 2.0, Seed: 6, Size: 320x128, Model: demo, Job: {told['id']}"
+    )
     wanted = {"prompt": ODD, "seed": 6, "size": "320x128", "job": told["id"], "index": 1, "condition_images": 0}
     assert exact | wanted == exact
     quiet = stack.picture(silent, 1)
