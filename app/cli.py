@@ -194,6 +194,20 @@ def make_checkpoint(folder: Path) -> None:
     tiny_checkpoint.make(folder)
 
 
+@cli.command()
+@_DATA
+@click.option("--json", "as_json", is_flag=True, help="one JSON object")
+def doctor(data_dir: Path, as_json: bool) -> None:
+    """Say what this host can run, with a self-test of each stage; exit status 1 when something must be mended."""
+    from app.doctor import report
+
+    effective = settings.load()
+    logs.configure(effective, "doctor")
+    if effective.device_index is not None:
+        pin(effective.device_index)
+    sys.exit(report.run(effective, data_dir, as_json=as_json))
+
+
 @cli.group()
 def bench() -> None:
     """Measure, beside an alternative in the same run."""

@@ -5,6 +5,7 @@ variable of the environment, which its runtime reads once, when torch is first i
 """
 
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -63,6 +64,7 @@ class Backend:
 
     `visible` is the variable that shows a process only some of these devices; None: there is one, and all see it.
     `collective` is torch.distributed's backend, `attention` diffusers' and `graph` how the AR step is best run.
+    `package` is installed for this kind of device alone.
     """
 
     place: str
@@ -73,6 +75,7 @@ class Backend:
     collective: str
     attention: str
     graph: str
+    package: str | None
     software: Callable[[], str]
     calls: Host | Accelerator
 
@@ -120,6 +123,7 @@ _BACKENDS = {
         collective="hccl",
         attention="native",
         graph="npu",
+        package="torch_npu",
         software=_npu_software,
         calls=Accelerator(),
     ),
@@ -132,6 +136,7 @@ _BACKENDS = {
         collective="nccl",
         attention="native",
         graph="cuda",
+        package=None,
         software=_cuda_software,
         calls=Accelerator(),
     ),
@@ -144,6 +149,7 @@ _BACKENDS = {
         collective="gloo",
         attention="native",
         graph="compile",
+        package=None,
         software=lambda: "",
         calls=Host(),
     ),
@@ -194,6 +200,15 @@ def present() -> dict[str, tuple[str, list["torch.device"]]]:
             places = [first] if first.index is None else [torch.device(first.type, number) for number in range(count)]
             found[name] = backend.software(), places
     return found
+
+
+def silent() -> dict[str, str]:
+    """Kinds of device that somebody meant to use here, by their package, and that do not answer -> what they need."""
+    return {
+        name: backend.missing
+        for name, backend in _BACKENDS.items()
+        if backend.package and importlib.util.find_spec(backend.package) and not backend.ready()
+    }
 
 
 def row(device: "torch.device") -> Backend:

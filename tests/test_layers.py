@@ -37,6 +37,7 @@ FLOORS = {
     "workers": 5,
     "app.launcher": 6,
     "app.demo": 6,
+    "app.doctor": 6,
     "app.cli": 6,
 }
 #: Floors on which modules may use one another.

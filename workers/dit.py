@@ -177,25 +177,32 @@ def _request(order: PaintOrder, pictures: tuple[Image.Image, ...]) -> PaintReque
     )
 
 
+def load(settings: Settings) -> DitEngine:
+    """The engine, tried out and ready. Raises Misconfigured."""
+    devices.limit_threads(settings.threads)
+    device = devices.pick(settings.device, index=settings.device_index)
+    dtype = devices.dtype(settings.dtype, device)
+    checkpoint = Checkpoint(settings.checkpoint)
+    with loading(checkpoint):
+        engine = DitEngine.load(checkpoint, device=device, dtype=dtype)
+    selftest.check_attention(device, dtype)
+    selftest.check_dit(engine)
+    return engine
+
+
 def run(settings: Settings) -> bool:
     """Until TERM or INT, or until memory has run out: then the answer is True, and the process should be replaced."""
     name = worker_name("dit")
     client = wiring.worker_client(settings)
     store, stages = wiring.job_store(settings, client), wiring.stages(settings, client)
-    devices.limit_threads(settings.threads)
     device = devices.pick(settings.device, index=settings.device_index)
     heartbeat = Heartbeat(
         store, wiring.registry(client), name=name, role="dit", device=str(device), lease_s=settings.lease_s
     )
     with heartbeat:
-        checkpoint = Checkpoint(settings.checkpoint)
-        dtype = devices.dtype(settings.dtype, device)
-        with loading(checkpoint):
-            engine = DitEngine.load(checkpoint, device=device, dtype=dtype)
-        selftest.check_attention(device, dtype)
-        selftest.check_dit(engine)
+        engine = load(settings)
         blobs = wiring.worker_blobs(settings)
-        uploader = Uploader(blobs, store, stages, heartbeat, model=checkpoint.folder.name)
+        uploader = Uploader(blobs, store, stages, heartbeat, model=settings.checkpoint.name)
         worker = DitWorker(engine, store, stages, blobs, heartbeat, uploader, name=name)
         _consume(settings, worker)
         uploader.close(settings.stop_grace_s)

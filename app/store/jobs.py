@@ -1,5 +1,6 @@
 """Job and image records: the truth. Every change of a state is one Lua script."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from app import keys
@@ -12,6 +13,17 @@ from app.domain.states import ImageState
 from app.errors import LostLease, NotFound
 from app.store.records import IMAGE_FIELDS, dump_request, load_job, load_request
 from app.store.scripts import Scripts
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The Redis or Valkey behind a store. `compatible`: the version of Redis that it stands for."""
+
+    name: str
+    version: str
+    compatible: str
+    eviction: str
+    durable: bool
 
 
 class JobStore:
@@ -230,6 +242,18 @@ class JobStore:
             "webhooks_waiting": outbox,
         }
         return {name.decode(): int(value) for name, value in totals.items()} | waiting
+
+    def server(self) -> Server:
+        with translated():
+            found = self._client.info("everything")
+        is_valkey = "valkey_version" in found
+        return Server(
+            name="valkey" if is_valkey else "redis",
+            version=str(found["valkey_version" if is_valkey else "redis_version"]),
+            compatible=str(found["redis_version"]),
+            eviction=str(found["maxmemory_policy"]),
+            durable=bool(found["aof_enabled"]),
+        )
 
     def ping(self) -> None:
         with translated():

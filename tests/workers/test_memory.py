@@ -19,8 +19,8 @@ from tests.servers import wait_until
 from tests.store.orders import plan
 
 #: Beyond what the idle process has: enough for the small picture, not for the large one's convolutions.
-_ROOM = 400 * 2**20
-_SMALL, _LARGE = Size(64, 64), Size(2048, 2048)
+_ROOM = 112 * 2**20
+_SMALL, _LARGE = Size(64, 64), Size(1024, 1024)
 
 
 @pytest.fixture
