@@ -223,6 +223,16 @@ def bench_ar(as_json: bool) -> None:
     sys.exit(module.run(as_json))
 
 
+@bench.command("serve")
+@click.option("--json", "as_json", is_flag=True, help="end with one JSON object")
+def bench_serve(as_json: bool) -> None:
+    """The whole service by HTTP against the reference pipeline and against what two cores could do at most."""
+    from app.bench import serve as module
+
+    raise_on_signals()
+    sys.exit(module.run(as_json))
+
+
 @cli.command()
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("out/demo"), show_default=True)
 def demo(out: Path) -> None:
