@@ -1,4 +1,5 @@
 import io
+import threading
 
 import numpy as np
 import requests
@@ -133,3 +134,32 @@ def test_a_stopping_worker_gives_back_what_it_cannot_upload(store, stages, heart
     image = _image(store, painted)
     assert image.state is ImageState.PLANNED
     assert image.dit_attempts == 0
+
+
+class _Slow:
+    """Real object storage that takes nothing until it is let."""
+
+    def __init__(self, blobs):
+        self._blobs = blobs
+        self.open = threading.Event()
+
+    def put(self, *arguments):
+        assert self.open.wait(30)
+        return self._blobs.put(*arguments)
+
+
+def test_denoising_pauses_while_two_pictures_wait(store, stages, heartbeat, blobs):
+    slow = _Slow(blobs)
+    uploader = Uploader(slow, store, stages, heartbeat)
+    first, *others = [_painted(store) for _ in range(4)]
+    uploader.submit(first)
+    wait_until(uploader._queue.empty, what="the first upload")
+    fourth = threading.Thread(target=lambda: [uploader.submit(painted) for painted in others])
+    fourth.start()
+    wait_until(uploader._queue.full, what="two that wait")
+    fourth.join(0.2)
+    assert fourth.is_alive()
+    slow.open.set()
+    fourth.join(20)
+    uploader.close(20)
+    assert {_image(store, painted).state for painted in (first, *others)} == {ImageState.SUCCEEDED}
