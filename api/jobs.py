@@ -9,7 +9,7 @@ from flask_openapi import APIBlueprint, Tag
 from api.images import png_size
 from api.parts import current
 from api.problems import Problem
-from api.schemas import ImagePath, JobOut, JobPath, JobRequest, PriorOut
+from api.schemas import ContentQuery, ImagePath, JobOut, JobPath, JobRequest, PriorOut
 from app.domain.job import Job, Parameters, Priority
 from app.domain.messages import ImageRef
 from app.domain.sizes import Size
@@ -87,6 +87,7 @@ def _submission(body: JobRequest) -> Submission:
         temperature=body.temperature,
         top_p=body.top_p,
         output_format=body.output_format,
+        embed_metadata=body.embed_metadata,
     )
     return Submission(
         parameters,
@@ -122,14 +123,17 @@ def cancel(path: JobPath) -> Response:
 @blueprint.get(
     "/<job_id>/images/<int:index>/content", summary="Fetch a picture", responses={"307": None, "409": Problem}
 )
-def content(path: ImagePath) -> Any:  # noqa: ANN401 - werkzeug's response
+def content(path: ImagePath, query: ContentQuery) -> Any:  # noqa: ANN401 - werkzeug's response
     """Redirects to a URL that is freshly signed and valid for a few minutes."""
     job = _job(path.job_id)
     image = job.images[find_image(job, path.index).index]
     if image.stored is None:
         raise NotReady(f"image {path.index} is {image.state.value} and has no content")
+    key = image.stored.thumbnail if query.variant == "thumbnail" else image.stored.key
+    if key is None:
+        raise NotFound(f"image {path.index} has no thumbnail")
     current().blobs.ping()
-    response = redirect(current().blobs.presign(image.stored.key), 307)
+    response = redirect(current().blobs.presign(key), 307)
     response.headers["Cache-Control"] = "no-store"
     return response
 

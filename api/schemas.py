@@ -59,6 +59,7 @@ class JobRequest(BaseModel):
     temperature: Finite = Field(0.9, ge=0, le=2, description="of the AR stage; 0: always the likeliest token")
     top_p: Finite = Field(0.75, gt=0, le=1, description="nucleus of the AR stage")
     output_format: Literal["png", "jpeg", "webp"] = "png"
+    embed_metadata: bool = Field(True, description="write prompt, seed, parameters, model and job into the file")
     priority: Literal["realtime", "batch"] = Field(
         "realtime", description="batch waits behind realtime, never for ever"
     )
@@ -133,6 +134,7 @@ class EffectiveParameters(BaseModel):
     temperature: float
     top_p: float
     output_format: str
+    embed_metadata: bool
 
 
 class Attempts(BaseModel):
@@ -171,6 +173,7 @@ class ImageOut(BaseModel):
     bytes: int | None
     sha256: str | None
     content_url: str | None
+    thumbnail_url: str | None = Field(description="WebP of at most 256 pixels on the longer side")
 
 
 class JobUrls(BaseModel):
@@ -224,3 +227,9 @@ class JobPath(BaseModel):
 
 class ImagePath(JobPath):
     index: int = Field(description="index of the image in its job, from 0")
+
+
+class ContentQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    variant: Literal["picture", "thumbnail"] = Field("picture", description="the thumbnail is a WebP")

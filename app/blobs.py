@@ -106,6 +106,14 @@ class BlobStore:
             if self._health is not None:
                 raise Unavailable(str(self._health))
 
+    def server(self) -> str:
+        """What the server calls itself, "" when it does not. Raises Unavailable unless the bucket can be reached."""
+        try:
+            answer = self._client.head_bucket(Bucket=self._bucket)
+        except (ClientError, BotoCoreError) as error:
+            raise Unavailable(f"object storage: {error}") from error
+        return str(answer["ResponseMetadata"]["HTTPHeaders"].get("server", ""))
+
     def _ask(self) -> Unavailable | None:
         try:
             self._client.head_bucket(Bucket=self._bucket)

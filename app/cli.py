@@ -13,14 +13,20 @@ import click
 from api.prompts import PromptLimit
 from app import __version__, logs, settings, wiring
 from app.checkpoint import AR_PARTS, DIT_PARTS, Checkpoint
+from app.devices import limit_threads, pin
 from app.errors import Misconfigured, PlanpaintError, Unavailable
-from app.launcher.child import EX_CONFIG
+from app.launcher.child import EX_AGAIN, EX_CONFIG
 from app.launcher.interrupt import Interrupted, raise_on_signals
 from app.launcher.stack import Stack, running_environment
 from app.settings import GRAPHS, PREFIX, Settings, address
 
 _DATA = click.option(
     "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=Path("data"), show_default=True
+)
+_DEVICE_INDEX = click.option(
+    "--device-index",
+    type=click.IntRange(0, 1023),
+    help="the one device that it sees  [default: all, and takes the first]",
 )
 
 #: Of a process that another one starts as a further rank of its group; see app/ranks.py.
@@ -67,11 +73,11 @@ def _role(name: str, **options: object) -> Settings:
     return effective
 
 
-def _leave() -> NoReturn:
+def _leave(status: int = 0) -> NoReturn:
     """End without the interpreter's own teardown: with torch loaded it takes seconds, and all is stored by now."""
     logging.shutdown()
     sys.stdout.flush()
-    os._exit(0)
+    os._exit(status)
 
 
 @cli.command()
@@ -101,14 +107,23 @@ def api() -> None:
     )
 
 
+def _worker(name: str, **options: object) -> Settings:
+    """The settings of a worker, its process pinned to its device."""
+    effective = _role(name, **options)
+    if effective.device_index is not None:
+        pin(effective.device_index)
+    return effective
+
+
 @cli.command()
 @click.option("--tp", type=click.IntRange(1, 64), help="devices that share the model  [default: PLANPAINT_AR_TP or 1]")
 @click.option("--graph", type=click.Choice(GRAPHS), help="how a step is run  [default: PLANPAINT_GRAPH or auto]")
+@_DEVICE_INDEX
 @_RANK
 @_RENDEZVOUS
-def ar(tp: int | None, graph: str | None, rank: int, rendezvous: int) -> None:
+def ar(tp: int | None, graph: str | None, device_index: int | None, rank: int, rendezvous: int) -> None:
     """Run one AR worker: plans images in one batch on one device, or on as many as --tp says."""
-    effective = _role("ar", AR_TP=tp, GRAPH=graph)
+    effective = _worker("ar", AR_TP=tp, GRAPH=graph, DEVICE_INDEX=device_index)
     # Before torch is loaded, which takes seconds.
     Checkpoint(effective.checkpoint).verify(AR_PARTS)
     if rank:
@@ -123,15 +138,15 @@ def ar(tp: int | None, graph: str | None, rank: int, rendezvous: int) -> None:
 
 
 @cli.command()
-def dit() -> None:
+@_DEVICE_INDEX
+def dit(device_index: int | None) -> None:
     """Run one DiT worker: paints one image at a time on one device."""
-    effective = _role("dit")
+    effective = _worker("dit", DEVICE_INDEX=device_index)
     # Before torch is loaded, which takes seconds.
     Checkpoint(effective.checkpoint).verify(DIT_PARTS)
     from workers import dit as worker
 
-    worker.run(effective)
-    _leave()
+    _leave(EX_AGAIN if worker.run(effective) else 0)
 
 
 @cli.command()
@@ -192,6 +207,20 @@ def make_checkpoint(folder: Path) -> None:
     tiny_checkpoint.make(folder)
 
 
+@cli.command()
+@_DATA
+@click.option("--json", "as_json", is_flag=True, help="one JSON object")
+def doctor(data_dir: Path, as_json: bool) -> None:
+    """Say what this host can run, with a self-test of each stage; exit status 1 when something must be mended."""
+    from app.doctor import report
+
+    effective = settings.load()
+    logs.configure(effective, "doctor")
+    if effective.device_index is not None:
+        pin(effective.device_index)
+    sys.exit(report.run(effective, data_dir, as_json=as_json))
+
+
 @cli.group()
 def bench() -> None:
     """Measure, beside an alternative in the same run."""
@@ -202,9 +231,18 @@ def bench() -> None:
 def bench_ar(as_json: bool) -> None:
     """The AR engine against transformers' generate(), on the same weights and threads."""
     from app.bench import ar as module
-    from app.devices import limit_threads
 
     limit_threads(settings.load().threads or 1)
+    sys.exit(module.run(as_json))
+
+
+@bench.command("serve")
+@click.option("--json", "as_json", is_flag=True, help="end with one JSON object")
+def bench_serve(as_json: bool) -> None:
+    """The whole service by HTTP against the reference pipeline and against what two cores could do at most."""
+    from app.bench import serve as module
+
+    raise_on_signals()
     sys.exit(module.run(as_json))
 
 

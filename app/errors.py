@@ -9,7 +9,8 @@ PlanpaintError
 |   `-- BrokenCheckpoint  names the file
 |-- LostLease           somebody else owns the image now; drop the work
 `-- ImageFailed         this image cannot be made; carries a public code
-    `-- retryable = True when another attempt may succeed
+    |-- retryable = True when another attempt may succeed
+    `-- DeadlineExceeded  the job's deadline has passed
 """
 
 
@@ -51,10 +52,21 @@ class LostLease(PlanpaintError):
 
 
 class ImageFailed(PlanpaintError):
-    """An attempt at an image failed for a reason that can be told to its owner."""
+    """An attempt at an image failed for a reason that can be told to its owner.
 
-    def __init__(self, code: str, message: str, *, retryable: bool = False) -> None:
+    `once`: a second failure with the same code ends the image, whatever attempts are left.
+    """
+
+    def __init__(self, code: str, message: str, *, retryable: bool = False, once: bool = False) -> None:
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
         self.retryable = retryable
+        self.once = once
+
+
+class DeadlineExceeded(ImageFailed):
+    """The deadline of the image's job has passed while a worker had it."""
+
+    def __init__(self) -> None:
+        super().__init__("deadline_exceeded", "the deadline of the job has passed")

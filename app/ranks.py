@@ -14,32 +14,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
 
-# Before torch is imported: see app/devices.py.
-os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
-
 import structlog
 import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from app import devices
+from app.errors import Misconfigured
+
 log = structlog.get_logger(__name__)
 
 _HOST = "127.0.0.1"
-_BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
-_VISIBLE = {"cuda": "CUDA_VISIBLE_DEVICES", "npu": "ASCEND_RT_VISIBLE_DEVICES"}
 #: A rank that is alive but does not come to a collective is given up after this long. Compiling or capturing a graph,
 #: which ranks do not finish at the same time, must fit in.
 _TIMEOUT = timedelta(minutes=10)
-#: gloo would look the host's own name up. HCCL by default waits half an hour for a dead rank, and all groups of a host
-#: use one port.
-_ENVIRONMENT = {
-    "cpu": {"GLOO_SOCKET_IFNAME": "lo"},
-    "npu": {
-        "HCCL_EXEC_TIMEOUT": "300",
-        "HCCL_HOST_SOCKET_PORT_RANGE": "auto",
-        "HCCL_NPU_SOCKET_PORT_RANGE": "auto",
-    },
-}
 
 
 class Ranks:
@@ -49,11 +37,14 @@ class Ranks:
         self.rank = rank
         self.size = size
         self._device = device
-        for name, value in _ENVIRONMENT.get(device.type, {}).items():
+        backend = devices.row(device)
+        # A processor's collectives are slow and free to be exact; a device's are fast and its own.
+        self._exchange = backend.visible is None
+        for name, value in backend.group.items():
             os.environ.setdefault(name, value)
-        if device.type != "cpu":
+        if not self._exchange:
             torch.get_device_module(device).set_device(device)  # a collective before that guesses the device
-        dist.init_process_group(_BACKENDS[device.type], store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
+        dist.init_process_group(backend.collective, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
 
     def summed(self, partial: torch.Tensor) -> torch.Tensor:
         """The sum of all ranks' tensors, the same bits on each.
@@ -61,7 +52,7 @@ class Ranks:
         On a CPU also the same for every shape: gloo's own sum adds in an order that depends on where in the tensor a
         number lies, so that a row's bits would depend on its neighbours.
         """
-        if self._device.type != "cpu":
+        if not self._exchange:
             dist.all_reduce(partial)
             return partial
         parts = self.gathered(partial)
@@ -74,7 +65,7 @@ class Ranks:
         """The tensors of all ranks, one shape, in order: [size, *shape]."""
         part = part.contiguous()
         parts = part.new_empty((self.size * part.shape[0], *part.shape[1:]))
-        if self._device.type != "cpu":
+        if not self._exchange:
             dist.all_gather_single(parts, part)
             return parts.view(self.size, *part.shape)
         # All at once to all: half the time of gloo's own gather, which passes small tensors from thread to thread.
@@ -160,11 +151,13 @@ def _start(
     command: Sequence[str], rank: int, port: int, device: torch.device, extra: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     environment = os.environ | extra
-    if device.type in _VISIBLE:
+    visible = devices.row(device).visible
+    if visible is not None:
         # Each sees its own device alone, as number 0; the leader takes the first of those it was given.
-        name = _VISIBLE[device.type]
-        given = environment.get(name)
-        environment[name] = given.split(",")[rank] if given else str(rank)
+        given = [part.strip() for part in os.environ.get(visible, "").split(",") if part.strip()]
+        if given and rank >= len(given):
+            raise Misconfigured(f"rank {rank} of a group needs a device of its own, and {visible} shows {len(given)}")
+        environment[visible] = given[rank] if given else str(rank)
     tether = [sys.executable, "-m", "app.launcher.tether", str(os.getpid())]  # ends it when this process dies
     place = ["--rank", str(rank), "--rendezvous", str(port)]
     return subprocess.Popen(

@@ -108,7 +108,7 @@ class Stages:
     def give_up(self, lease: Lease, failure: ImageFailed) -> ImageState | None:
         """End a failed attempt: for good, or for another try while attempts are left."""
         if failure.retryable:
-            state = self._store.retry(lease, failure.code, failure.message)
+            state = self._store.retry(lease, failure.code, failure.message, once=failure.once)
         else:
             state = self._store.fail(lease, failure.code, failure.message)
         if state is ImageState.PLANNED:

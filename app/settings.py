@@ -52,6 +52,7 @@ class Settings(BaseSettings):
     # --- model and devices
     checkpoint: Path = Field(DEMO, description="folder laid out as GLM-Image is published")
     device: Literal["auto", "cpu", "cuda", "npu"] = "auto"
+    device_index: int | None = Field(None, ge=0, le=1023, description="the one device that a worker sees")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     threads: int = Field(0, ge=0, description="torch CPU threads of a worker; 0: torch's own choice")
     ar_slots: int = Field(16, ge=0, le=1024, description="rows in an AR worker's batch; 0: what memory holds")

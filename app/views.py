@@ -38,12 +38,14 @@ def parameters_view(job: Job) -> dict[str, Any]:
         "temperature": p.temperature,
         "top_p": p.top_p,
         "output_format": p.output_format,
+        "embed_metadata": p.embed_metadata,
     }
 
 
 def image_view(job: Job, image: Image, base_url: str) -> dict[str, Any]:
-    """One image. `content_url` is stable for the life of the job; each read of it signs a fresh URL."""
+    """One image. Its URLs are stable for the life of the job; each read of one signs a fresh URL."""
     size, stored = job.parameters.size, image.stored
+    content_url = f"{base_url}/v1/jobs/{job.id}/images/{image.index}/content"
     return {
         "index": image.index,
         "status": _PUBLIC_STATUS[image.state],
@@ -59,7 +61,8 @@ def image_view(job: Job, image: Image, base_url: str) -> dict[str, Any]:
         "content_type": stored.content_type if stored else None,
         "bytes": stored.size if stored else None,
         "sha256": stored.sha256 if stored else None,
-        "content_url": f"{base_url}/v1/jobs/{job.id}/images/{image.index}/content" if stored else None,
+        "content_url": content_url if stored else None,
+        "thumbnail_url": f"{content_url}?variant=thumbnail" if stored and stored.thumbnail else None,
     }
 
 

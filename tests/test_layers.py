@@ -21,6 +21,7 @@ FLOORS = {
     "app.outbound": 1,
     "app.decode": 1,
     "app.ranks": 1,
+    "app.devices": 1,
     "app.bench": 6,
     "app.store": 2,
     "app.queues": 2,
@@ -30,7 +31,6 @@ FLOORS = {
     "app.views": 2,
     "app.ar": 2,
     "app.dit": 2,
-    "app.devices": 2,
     "app.tiny_checkpoint": 2,
     "app.service": 3,
     "app.wiring": 4,
@@ -38,6 +38,7 @@ FLOORS = {
     "workers": 5,
     "app.launcher": 6,
     "app.demo": 6,
+    "app.doctor": 6,
     "app.cli": 6,
 }
 #: Floors on which modules may use one another.
@@ -51,6 +52,7 @@ MAY_USE_TORCH = (
     "app.tiny_checkpoint",
     "workers.ar",
     "workers.dit",
+    "workers.selftest",
     "app.bench",
 )
 ENGINES = ("app.ar", "app.dit")

@@ -15,14 +15,14 @@ from app.blobs import BlobStore
 from app.domain.job import SEED_LIMIT
 from app.domain.messages import Lease, PlanOrder
 from app.domain.prior import Plan
-from app.errors import ImageFailed, LostLease, Unavailable
+from app.errors import DeadlineExceeded, ImageFailed, LostLease, Unavailable
 from app.queues.ar_stream import ArHint, ArStream
 from app.service import Stages
 from app.settings import Settings, worker_name
 from app.store.jobs import JobStore
 from workers import ar_backend, inputs
 from workers.heartbeat import Heartbeat
-from workers.process import patiently, stop_on_signals
+from workers.process import ends_at, patiently, stop_on_signals
 
 log = structlog.get_logger(__name__)
 
@@ -40,10 +40,14 @@ _SECOND_SEED = 0x9E3779B9
 
 @dataclass(slots=True)
 class _Row:
-    """An image that this worker holds: its lease, what the engine was asked, and whether that is the second try."""
+    """An image that this worker holds: its lease, what the engine was asked, and whether that is the second try.
+
+    `ends_at`: the job's deadline on this process's monotonic clock.
+    """
 
     lease: Lease
     request: ArRequest
+    ends_at: float
     second: bool = False
 
 
@@ -95,6 +99,7 @@ class ArWorker:
         if self._loading and not self._engine.running:
             wait(self._loading.values(), timeout=_POLL_S, return_when=FIRST_COMPLETED)
         self._drop_lost()
+        self._drop_overdue()
         order = list(self._rows)
         # First come, first painted: rows that end at the same step are handed over in the order of their claims.
         for ended in sorted(self._engine.step(), key=lambda each: order.index(each.key)):
@@ -132,7 +137,7 @@ class ArWorker:
         request = ArRequest(
             key, parameters.prompt, parameters.size, order.seed, parameters.temperature, parameters.top_p
         )
-        self._rows[key] = _Row(order.lease, request)
+        self._rows[key] = _Row(order.lease, request, ends_at(order.left_s))
         self._heartbeat.hold(order.lease)
         if not order.inputs:
             self._start(request)
@@ -144,7 +149,7 @@ class ArWorker:
     def _start_loaded(self) -> None:
         for key in [key for key, future in self._loading.items() if future.done()]:
             future, row = self._loading.pop(key), self._rows.get(key)
-            if row is None:
+            if row is None or time.monotonic() >= row.ends_at:
                 continue
             try:
                 row.request = replace(row.request, images=future.result())
@@ -198,6 +203,13 @@ class ArWorker:
             if self._heartbeat.lost(row.lease):
                 self._engine.evict(key)
                 self._forget(key)
+
+    def _drop_overdue(self) -> None:
+        now, ended = time.monotonic(), {each.key for each in self._ended}
+        for key in [key for key, row in self._rows.items() if now >= row.ends_at and key not in ended]:
+            self._engine.evict(key)
+            late = DeadlineExceeded()
+            self._ended.append(ArFailure(key, late.code, late.message, late.retryable))
 
     def _forget(self, key: str) -> None:
         if row := self._rows.pop(key, None):

@@ -15,6 +15,7 @@ from app.ar.weights import Weights
 from app.checkpoint import Checkpoint, loading
 from app.ranks import Follower, Leader
 from app.settings import Settings
+from workers import selftest
 from workers.process import patiently
 
 ArBackend = ArEngine | SrtEngine
@@ -24,26 +25,26 @@ _REMOTE_SLOTS = 64
 
 
 def device_name(settings: Settings) -> str:
-    return "srt" if settings.ar_backend == "srt" else str(devices.pick(settings.device))
+    return "srt" if settings.ar_backend == "srt" else str(devices.pick(settings.device, index=settings.device_index))
 
 
-def _device(settings: Settings) -> torch.device:
-    device = devices.pick(settings.device)
+def _place(settings: Settings) -> tuple[torch.device, torch.dtype]:
+    device = devices.pick(settings.device, index=settings.device_index)
     threads = settings.threads
-    if settings.ar_tp > 1 and device.type == "cpu":  # ranks share the host's cores
+    if settings.ar_tp > 1 and devices.row(device).visible is None:  # ranks share the host's cores
         threads = threads or max(1, len(os.sched_getaffinity(0)) // settings.ar_tp)
     devices.limit_threads(threads)
-    return device
+    return device, devices.dtype(settings.dtype, device)
 
 
 def _local(settings: Settings) -> ArEngine:
-    device, checkpoint = _device(settings), Checkpoint(settings.checkpoint)
+    (device, dtype), checkpoint = _place(settings), Checkpoint(settings.checkpoint)
     leader = Leader(settings.ar_tp, device, ["ar", "--tp", str(settings.ar_tp)]) if settings.ar_tp > 1 else None
     with loading(checkpoint):
-        return ArEngine.load(
+        engine = ArEngine.load(
             checkpoint,
             device=device,
-            dtype=devices.dtype(settings.dtype, device),
+            dtype=dtype,
             slots=settings.ar_slots,
             max_prompt_tokens=settings.max_prompt_tokens,
             max_pixels=settings.max_pixels,
@@ -51,15 +52,18 @@ def _local(settings: Settings) -> ArEngine:
             graph=settings.graph,
             leader=leader,
         )
+    selftest.check_attention(device, dtype)
+    selftest.check_ar(engine)
+    return engine
 
 
 def follow(settings: Settings, rank: int, port: int) -> None:
     """Be another rank of a worker's engine: do as its rank 0 orders, until that ends."""
-    device, checkpoint = _device(settings), Checkpoint(settings.checkpoint)
+    (device, dtype), checkpoint = _place(settings), Checkpoint(settings.checkpoint)
     follower = Follower(rank, settings.ar_tp, device, port)
     with loading(checkpoint):
         runner = Runner(
-            Decoder(Weights.load(checkpoint), device, devices.dtype(settings.dtype, device), ranks=follower),
+            Decoder(Weights.load(checkpoint), device, dtype, ranks=follower),
             slots=settings.ar_slots,
             max_prompt_tokens=settings.max_prompt_tokens,
             max_pixels=settings.max_pixels,
@@ -85,5 +89,5 @@ def _remote(settings: Settings, stop: threading.Event) -> SrtEngine:
 
 
 def make(settings: Settings, stop: threading.Event) -> ArBackend:
-    """The engine, ready to decode. Raises Misconfigured, or Unavailable when stopped while the server is away."""
+    """The engine, tried out and ready. Raises Misconfigured, or Unavailable when stopped while the server is away."""
     return _remote(settings, stop) if settings.ar_backend == "srt" else _local(settings)

@@ -6,6 +6,7 @@ from typing import Any
 
 import structlog
 from celery.signals import worker_ready, worker_shutting_down
+from celery.worker import state as celery_state
 from celery.worker.request import Request
 from PIL import Image
 
@@ -15,13 +16,14 @@ from app.checkpoint import Checkpoint, loading
 from app.dit.engine import DitEngine
 from app.dit.request import PaintRequest
 from app.domain.messages import DitTask, PaintOrder
-from app.errors import ImageFailed, LostLease, Unavailable
+from app.errors import DeadlineExceeded, ImageFailed, LostLease, Unavailable
 from app.queues.dit_queue import PAINT, make_celery, parse_task
 from app.service import Stages
 from app.settings import Settings, worker_name
 from app.store.jobs import JobStore
-from workers import inputs
+from workers import inputs, selftest
 from workers.heartbeat import Heartbeat
+from workers.process import ends_at
 from workers.uploader import Painted, Uploader
 
 log = structlog.get_logger(__name__)
@@ -72,6 +74,7 @@ class DitWorker:
         self.name = name
         self._claims = 0
         self._stop_at = float("inf")
+        self.worn_out = False
 
     def ready(self) -> None:
         self._heartbeat.say("ready")
@@ -82,7 +85,9 @@ class DitWorker:
         self._stop_at = time.monotonic() + grace_s
 
     def step(self, task: DitTask) -> None:
-        """Claim, paint, hand to the uploader."""
+        """Claim, paint, hand to the uploader. `worn_out` afterwards: memory ran out; go on with a new process."""
+        if self.worn_out:
+            return  # the sweeper hints the image again
         self._claims += 1
         token = f"{self.name}/{self._claims}"
         try:
@@ -95,9 +100,10 @@ class DitWorker:
             log.info("hint_was_old", image=str(task.ref))
             return
         self._heartbeat.hold(order.lease)
+        on_step = self._on_step(order)
         try:
             pictures = inputs.load(self._blobs, order.inputs, partial(self._heartbeat.lost, order.lease))
-            pixels = self._engine.paint(_request(order, pictures), self._on_step(order))
+            pixels = self._engine.paint(_request(order, pictures), on_step)
             self._uploader.submit(Painted(order, pixels))
         except LostLease:
             log.warning("abandoned", image=str(order.lease.ref), fence=order.lease.fence)
@@ -108,8 +114,15 @@ class DitWorker:
             self._give_up(order, failure)
         except Exception as error:
             log.exception("paint_crashed", image=str(order.lease.ref))
-            code = "out_of_memory" if devices.is_out_of_memory(error) else "dit_error"
-            self._give_up(order, ImageFailed(code, f"painting failed: {type(error).__name__}", retryable=True))
+            self._give_up(order, self._crashed(error))
+
+    def _crashed(self, error: Exception) -> ImageFailed:
+        if not devices.is_out_of_memory(error):
+            return ImageFailed("dit_error", f"painting failed: {type(error).__name__}", retryable=True)
+        # What earlier images left behind may be to blame, and nobody frees that but the end of the process.
+        self.worn_out = True
+        self._heartbeat.say("stopping")
+        return ImageFailed("out_of_memory", "the device has too little memory for it", retryable=True, once=True)
 
     def _claim(self, task: DitTask, token: str) -> PaintOrder | None:
         """With the same token again when the answer is lost: it may have been given."""
@@ -120,11 +133,15 @@ class DitWorker:
             return self._store.claim_paint(task.ref, token=token)
 
     def _on_step(self, order: PaintOrder) -> Any:  # noqa: ANN401 - a closure
+        deadline = ends_at(order.left_s)
+
         def on_step(step: int) -> None:
             if self._heartbeat.lost(order.lease):
                 raise LostLease(str(order.lease.ref))
             if time.monotonic() > self._stop_at:
                 raise _Stopping
+            if time.monotonic() >= deadline:
+                raise DeadlineExceeded
             self._heartbeat.progress(order.lease, step)
 
         return on_step
@@ -160,24 +177,36 @@ def _request(order: PaintOrder, pictures: tuple[Image.Image, ...]) -> PaintReque
     )
 
 
-def run(settings: Settings) -> None:
+def load(settings: Settings) -> DitEngine:
+    """The engine, tried out and ready. Raises Misconfigured."""
+    devices.limit_threads(settings.threads)
+    device = devices.pick(settings.device, index=settings.device_index)
+    dtype = devices.dtype(settings.dtype, device)
+    checkpoint = Checkpoint(settings.checkpoint)
+    with loading(checkpoint):
+        engine = DitEngine.load(checkpoint, device=device, dtype=dtype)
+    selftest.check_attention(device, dtype)
+    selftest.check_dit(engine)
+    return engine
+
+
+def run(settings: Settings) -> bool:
+    """Until TERM or INT, or until memory has run out: then the answer is True, and the process should be replaced."""
     name = worker_name("dit")
     client = wiring.worker_client(settings)
     store, stages = wiring.job_store(settings, client), wiring.stages(settings, client)
-    devices.limit_threads(settings.threads)
-    device = devices.pick(settings.device)
+    device = devices.pick(settings.device, index=settings.device_index)
     heartbeat = Heartbeat(
         store, wiring.registry(client), name=name, role="dit", device=str(device), lease_s=settings.lease_s
     )
     with heartbeat:
-        checkpoint = Checkpoint(settings.checkpoint)
-        with loading(checkpoint):
-            engine = DitEngine.load(checkpoint, device=device, dtype=devices.dtype(settings.dtype, device))
+        engine = load(settings)
         blobs = wiring.worker_blobs(settings)
-        uploader = Uploader(blobs, store, stages, heartbeat)
+        uploader = Uploader(blobs, store, stages, heartbeat, model=settings.checkpoint.name)
         worker = DitWorker(engine, store, stages, blobs, heartbeat, uploader, name=name)
         _consume(settings, worker)
         uploader.close(settings.stop_grace_s)
+    return worker.worn_out
 
 
 def _consume(settings: Settings, worker: DitWorker) -> None:
@@ -191,6 +220,8 @@ def _consume(settings: Settings, worker: DitWorker) -> None:
             log.warning("dit_hint_unreadable", fields=sorted(values))
             return
         worker.step(task)
+        if worker.worn_out:
+            celery_state.should_stop = 0  # after this message has been acknowledged
 
     worker_ready.connect(lambda **_: worker.ready(), weak=False)
     worker_shutting_down.connect(lambda **_: worker.stop(settings.stop_grace_s), weak=False)

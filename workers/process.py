@@ -39,6 +39,11 @@ def patiently(call: Callable[[], T], stop: threading.Event) -> T:
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
 
+def ends_at(left_s: float | None) -> float:
+    """A time that is so many seconds away, on the monotonic clock; never for None."""
+    return float("inf") if left_s is None else time.monotonic() + left_s
+
+
 def while_leased(call: Callable[[], T], abandoned: Callable[[], bool], what: str) -> T:
     """Repeat `call` until the server answers. Raises LostLease, naming `what`, once the work is abandoned meanwhile."""
     pause = _FIRST_PAUSE_S

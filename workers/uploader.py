@@ -4,17 +4,19 @@ import hashlib
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import structlog
 
 from app.blobs import BlobStore
-from app.dit.encode import encode
+from app.dit.encode import encode, thumbnail
+from app.dit.metadata import Metadata
 from app.domain.job import StoredObject
-from app.domain.messages import Lease, PaintOrder
-from app.errors import ImageFailed, LostLease, Unavailable
+from app.domain.messages import ImageRef, Lease, PaintOrder
+from app.errors import ImageFailed, LostLease, NotFound, Unavailable
 from app.service import Stages
 from app.store.jobs import JobStore
 from workers.heartbeat import Heartbeat
@@ -35,15 +37,23 @@ class Painted:
 
 
 class Uploader:
-    """One thread. A server out of reach is waited for while the lease holds; nothing is painted twice for it."""
+    """One thread. A server out of reach is waited for while the lease holds; nothing is painted twice for it.
 
-    def __init__(self, blobs: BlobStore, store: JobStore, stages: Stages, heartbeat: Heartbeat) -> None:
+    `model`: the name that files carry.
+    """
+
+    def __init__(
+        self, blobs: BlobStore, store: JobStore, stages: Stages, heartbeat: Heartbeat, *, model: str = ""
+    ) -> None:
+        self._model = model
         self._blobs = blobs
         self._store = store
         self._stages = stages
         self._heartbeat = heartbeat
         self._queue: queue.Queue[Painted | None] = queue.Queue(_WAITING)
         self._give_back = threading.Event()
+        # Beside the picture's upload: two in turn would wait twice for a slow server.
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="thumbnail")
         self._thread = threading.Thread(target=self._run, name="uploader", daemon=True)
         self._thread.start()
 
@@ -58,6 +68,7 @@ class Uploader:
         # From now on a wait for an unreachable server ends by giving the image back.
         self._give_back.set()
         self._thread.join()
+        self._beside.shutdown()
 
     def _run(self) -> None:
         while (painted := self._queue.get()) is not None:
@@ -67,9 +78,11 @@ class Uploader:
             except LostLease:
                 log.warning("too_late", image=str(lease.ref), fence=lease.fence)
                 self._release(lease)
+                self._remove_orphans(painted.order)
             except ImageFailed as failure:
                 log.warning("upload_failed", image=str(lease.ref), code=failure.code, detail=failure.message)
                 self._end(painted.order, failure)
+                self._remove_orphans(painted.order)
             except Exception as error:
                 log.exception("upload_crashed", image=str(lease.ref))
                 self._end(painted.order, ImageFailed("upload_error", type(error).__name__, retryable=True))
@@ -77,18 +90,22 @@ class Uploader:
                 self._heartbeat.drop(lease)
 
     def _publish(self, painted: Painted) -> None:
-        order = painted.order
-        data, content_type = encode(painted.pixels, order.parameters.output_format)
-        digest = hashlib.sha256(data).digest()
-        ref, extension = order.lease.ref, order.parameters.output_format
-        key = f"jobs/{ref.job_id}/{ref.index}/{order.lease.fence}.{extension}"
-        stored = self._patiently(order, lambda: self._blobs.put(key, data, content_type, digest))
+        order, ref = painted.order, painted.order.lease.ref
+        output_format = order.parameters.output_format
+        metadata = _metadata(order, self._model) if order.parameters.embed_metadata else None
+        key, small_key = _keys(order)
+        small = self._beside.submit(self._put, order, small_key, *thumbnail(painted.pixels))
         try:
-            self._patiently(order, lambda: self._commit(order, stored))
-        except LostLease:
-            self._remove_orphan(key)
-            raise
+            stored = self._put(order, key, *encode(painted.pixels, output_format, metadata))
+        finally:
+            wait([small])  # what goes wrong below may remove both
+        stored = replace(stored, thumbnail=small.result().key)
+        self._patiently(order, lambda: self._commit(order, stored))
         log.info("completed", image=str(ref), bytes=stored.size)
+
+    def _put(self, order: PaintOrder, key: str, data: bytes, content_type: str) -> StoredObject:
+        digest = hashlib.sha256(data).digest()
+        return self._patiently(order, lambda: self._blobs.put(key, data, content_type, digest))
 
     def _commit(self, order: PaintOrder, stored: StoredObject) -> StoredObject:
         self._store.commit(order.lease, stored, steps=order.parameters.steps)
@@ -98,11 +115,23 @@ class Uploader:
         lease = order.lease
         return while_leased(call, lambda: self._heartbeat.lost(lease) or self._give_back.is_set(), str(lease.ref))
 
-    def _remove_orphan(self, key: str) -> None:
+    def _remove_orphans(self, order: PaintOrder) -> None:
+        """Call after the lease has been given up: nothing can be committed under its fence any more."""
+        ref, (key, small_key) = order.lease.ref, _keys(order)
         try:
+            stored = self._committed(ref)
+            if stored is not None and stored.key == key:
+                return  # the commit's answer was lost, not the commit
             self._blobs.delete(key)
+            self._blobs.delete(small_key)
         except Unavailable as error:
             log.warning("orphan_left", key=key, error=str(error))
+
+    def _committed(self, ref: ImageRef) -> StoredObject | None:
+        try:
+            return self._store.get(ref.job_id).images[ref.index].stored
+        except NotFound:
+            return None
 
     def _release(self, lease: Lease) -> None:
         """Changes nothing for a lease that is lost; one that this stopping process still holds moves on at once."""
@@ -116,3 +145,26 @@ class Uploader:
             self._stages.give_up(order.lease, failure)
         except Exception as error:  # this thread must go on for the next picture
             log.warning("left_to_the_sweeper", image=str(order.lease.ref), error=str(error))
+
+
+def _keys(order: PaintOrder) -> tuple[str, str]:
+    """Of the picture and of its thumbnail; under the fence, so that no other attempt ever writes to them."""
+    stem = f"jobs/{order.lease.ref.job_id}/{order.lease.ref.index}/{order.lease.fence}"
+    return f"{stem}.{order.parameters.output_format}", f"{stem}.thumbnail.webp"
+
+
+def _metadata(order: PaintOrder, model: str) -> Metadata:
+    parameters, ref = order.parameters, order.lease.ref
+    return Metadata(
+        prompt=parameters.prompt,
+        size=str(parameters.size),
+        seed=order.seed,
+        steps=parameters.steps,
+        guidance_scale=parameters.guidance_scale,
+        temperature=parameters.temperature,
+        top_p=parameters.top_p,
+        condition_images=len(order.inputs),
+        model=model,
+        job=ref.job_id,
+        index=ref.index,
+    )

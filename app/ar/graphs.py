@@ -12,6 +12,7 @@ from typing import Any, Literal
 import structlog
 import torch
 
+from app import devices
 from app.ar.decode import DecodeStep
 from app.ar.packed import PackedLinear
 from app.ar.slots import buckets, filled
@@ -24,9 +25,6 @@ Graph = Literal["auto", "off", "cuda", "npu", "compile"]
 #: Takes the running rows and the largest number of positions that one of them holds; the results of a `DecodeStep`.
 Run = Callable[[int, int], tuple[torch.Tensor, torch.Tensor]]
 
-#: What "auto" means on a device; it falls back to call by call where that fails. On a CPU a small model would gain by
-#: `compile`, which delays every first start by half a minute, and is left to who asks for it.
-_AUTO: dict[str, Graph] = {"cuda": "cuda", "npu": "npu"}
 #: On a CPU a model of more bytes than caches hold spends its time in reading weights, not in starting operations.
 _CACHED = 64 * 2**20
 #: A captured graph is bound to its shape. Attention looks at this many positions at least, then at twice as many, ...
@@ -41,7 +39,7 @@ def prepare(step: DecodeStep, graph: Graph, ranks: Ranks | None) -> tuple[str, R
     device = step.device.type
     if graph == "auto" and device == "cpu" and step.decoder.weight_bytes > _CACHED:
         return _packed(step)
-    kind = _AUTO.get(device, "off") if graph == "auto" else graph
+    kind = devices.row(step.device).graph if graph == "auto" else graph
     if kind in ("cuda", "npu") and kind != device:
         raise Misconfigured(f"the graph setting {kind} needs a device of that kind, and the AR engine runs on {device}")
     if kind == "compile" and ranks is not None and device == "cpu":

@@ -2,6 +2,7 @@
 
 import torch
 
+from app import devices
 from app.ar.kv_cache import BLOCK
 from app.domain.sizes import CELL, MAX_SIDE, Size
 from app.errors import Misconfigured
@@ -61,7 +62,9 @@ def count(asked: int, one: int, device: torch.device, *, sharers: int = 1) -> in
 
     Raises Misconfigured, with the numbers, when not even one fits or not as many as were asked for.
     """
-    free = _free_bytes(device) // (sharers if device.type == "cpu" else 1)
+    free = devices.free_bytes(device)
+    if devices.row(device).visible is None:
+        free //= sharers
     fit = int(free * _SHARE) // one
     if not asked:
         asked = min(fit, _ENOUGH) // _ROW_BLOCK * _ROW_BLOCK
@@ -73,15 +76,6 @@ def count(asked: int, one: int, device: torch.device, *, sharers: int = 1) -> in
             f"blocks of {_ROW_BLOCK}; a smaller picture area or prompt limit makes slots smaller)"
         )
     return asked
-
-
-def _free_bytes(device: torch.device) -> int:
-    if device.type != "cpu":
-        free: int = torch.get_device_module(device).mem_get_info(device)[0]
-        return free
-    with open("/proc/meminfo", encoding="ascii") as file:
-        fields = dict(line.split(":", 1) for line in file)
-    return int(fields["MemAvailable"].split()[0]) * 1024
 
 
 def buckets(least: int, most: int) -> list[int]:

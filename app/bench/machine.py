@@ -15,10 +15,15 @@ _COPIED = 256 * 2**20
 def conditions() -> list[str]:
     """Lines that say where and with what this process measures."""
     return [
-        f"machine   {_cpu()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+        f"machine   {_cpu()}, {os.cpu_count()} cores, load {load():.1f}",
         f"versions  python {platform.python_version()}, torch {torch.__version__}, "
         f"transformers {transformers.__version__}",
     ]
+
+
+def load() -> float:
+    """The average number of processes that ran or wanted to, over the last minute."""
+    return os.getloadavg()[0]
 
 
 def copy_gb_per_s() -> float:

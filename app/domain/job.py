@@ -32,7 +32,7 @@ def image_seed(job_seed: int, index: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Everything that decides what the pictures look like."""
+    """Everything that decides what the pictures look like, and whether their files tell it (`embed_metadata`)."""
 
     prompt: str
     size: Size
@@ -43,6 +43,7 @@ class Parameters:
     temperature: float
     top_p: float
     output_format: str
+    embed_metadata: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,18 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """A committed picture in object storage. Its bytes never change."""
+    """A committed picture in object storage. Its bytes never change. `thumbnail`: key of the WebP beside it."""
 
     key: str
     content_type: str
     size: int
     sha256: str
+    thumbnail: str | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every object that goes when the picture does."""
+        return (self.key,) if self.thumbnail is None else (self.key, self.thumbnail)
 
 
 @dataclass(frozen=True, slots=True)

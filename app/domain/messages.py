@@ -52,17 +52,24 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class PlanOrder:
-    """What an AR worker gets with its lease. `inputs`: keys of the condition images."""
+    """What an AR worker gets with its lease. `inputs`: keys of the condition images.
+
+    `left_s`: seconds from the claim to the job's deadline; None: it has none.
+    """
 
     lease: Lease
     parameters: Parameters
     seed: int
     inputs: tuple[str, ...]
+    left_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PaintOrder:
-    """What a DiT worker gets with its lease. `condition`: the VQ ids of each condition image, as AR computed them."""
+    """What a DiT worker gets with its lease. `condition`: the VQ ids of each condition image, as AR computed them.
+
+    `left_s` as in a PlanOrder.
+    """
 
     lease: Lease
     parameters: Parameters
@@ -70,6 +77,7 @@ class PaintOrder:
     prior: PriorTokens
     inputs: tuple[str, ...]
     condition: tuple[PriorTokens, ...]
+    left_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

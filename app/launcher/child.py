@@ -9,6 +9,8 @@ from pathlib import Path
 
 #: Exit status of a child that cannot run as configured (EX_CONFIG of sysexits.h). Restarting it would not help.
 EX_CONFIG = 78
+#: Exit status of a child that has to go on as a new process (EX_TEMPFAIL): it is started again at once.
+EX_AGAIN = 75
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
 #: A child that lived this long has its back-off forgotten, seconds.
@@ -58,13 +60,16 @@ class Child:
             return None
         now = time.monotonic()
         if not self._restart_at:
-            if now - self._started_at > _HEALTHY_S:
+            if now - self._started_at > _HEALTHY_S or self._process.returncode == EX_AGAIN:
                 self._pause_s = _FIRST_PAUSE_S
-            self._restart_at = now + self._pause_s
-            return f"{self.name} ended with status {self._process.returncode}; restart in {self._pause_s:g} s"
+            self._restart_at = now + (0 if self._process.returncode == EX_AGAIN else self._pause_s)
+            return (
+                f"{self.name} ended with status {self._process.returncode}; restart in {self._restart_at - now:.3g} s"
+            )
         if now < self._restart_at:
             return None
-        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+        if self._process.returncode != EX_AGAIN:
+            self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
         self._restart_at = 0.0
         self.restarts += 1
         self.start()

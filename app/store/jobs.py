@@ -1,5 +1,6 @@
 """Job and image records: the truth. Every change of a state is one Lua script."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from app import keys
@@ -12,6 +13,17 @@ from app.domain.states import ImageState
 from app.errors import LostLease, NotFound
 from app.store.records import IMAGE_FIELDS, dump_request, load_job, load_request
 from app.store.scripts import Scripts
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The Redis or Valkey behind a store. `compatible`: the version of Redis that it stands for."""
+
+    name: str
+    version: str
+    compatible: str
+    eviction: str
+    durable: bool
 
 
 class JobStore:
@@ -112,9 +124,9 @@ class JobStore:
         reply = self._claim("plan", ref, token, entry)
         if reply is None:
             return None
-        fence, request, seed, *_ = reply
+        fence, request, seed, *_, left = reply
         parameters, inputs = load_request(request)
-        return PlanOrder(Lease(ref, fence), parameters, int(seed), inputs)
+        return PlanOrder(Lease(ref, fence), parameters, int(seed), inputs, _seconds(left))
 
     def hand_over(self, lease: Lease, plan: Plan) -> None:
         """Store the plan and move the image on to DiT. Raises LostLease."""
@@ -134,16 +146,26 @@ class JobStore:
         reply = self._claim("paint", ref, token, "")
         if reply is None:
             return None
-        fence, request, seed, packed, height, width, condition = reply
+        fence, request, seed, packed, height, width, condition, left = reply
         prior = PriorTokens.unpack(Grid(int(height), int(width)), packed)
         parameters, inputs = load_request(request)
-        return PaintOrder(Lease(ref, fence), parameters, int(seed), prior, inputs, unpack_all(condition))
+        return PaintOrder(
+            Lease(ref, fence), parameters, int(seed), prior, inputs, unpack_all(condition), _seconds(left)
+        )
 
     def commit(self, lease: Lease, stored: StoredObject, *, steps: int) -> None:
         """Publish the uploaded object as the image's own. Raises LostLease: then the object is nobody's."""
         with translated():
             done = self._scripts.on_image(
-                "commit", lease.ref, lease.fence, stored.key, stored.content_type, stored.size, stored.sha256, steps
+                "commit",
+                lease.ref,
+                lease.fence,
+                stored.key,
+                stored.content_type,
+                stored.size,
+                stored.sha256,
+                steps,
+                stored.thumbnail or "",
             )
         if not done:
             raise LostLease(str(lease.ref))
@@ -166,9 +188,12 @@ class JobStore:
         """Give the work back in good order: it moves to the last stored stage and no attempt is counted."""
         return self._give_back(lease, "release", "", "")
 
-    def retry(self, lease: Lease, code: str, message: str) -> ImageState | None:
-        """End a failed attempt that may be repeated; past the limit the image fails with this reason."""
-        return self._give_back(lease, "retry", code, message)
+    def retry(self, lease: Lease, code: str, message: str, *, once: bool = False) -> ImageState | None:
+        """End a failed attempt that may be repeated; past the limit the image fails with this reason.
+
+        `once`: the limit is one attempt that failed with this code.
+        """
+        return self._give_back(lease, "retry_once" if once else "retry", code, message)
 
     def fail(self, lease: Lease, code: str, message: str) -> ImageState | None:
         """Fail the image for good."""
@@ -218,6 +243,23 @@ class JobStore:
         }
         return {name.decode(): int(value) for name, value in totals.items()} | waiting
 
+    def server(self) -> Server:
+        with translated():
+            found = self._client.info("everything")
+        is_valkey = "valkey_version" in found
+        return Server(
+            name="valkey" if is_valkey else "redis",
+            version=str(found["valkey_version" if is_valkey else "redis_version"]),
+            compatible=str(found["redis_version"]),
+            eviction=str(found["maxmemory_policy"]),
+            durable=bool(found["aof_enabled"]),
+        )
+
     def ping(self) -> None:
         with translated():
             self._client.ping()
+
+
+def _seconds(left: bytes) -> float | None:
+    """Milliseconds as a script returns them, or nothing."""
+    return int(float(left)) / 1000 if left else None

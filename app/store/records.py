@@ -27,6 +27,7 @@ IMAGE_FIELDS = (
     "content_type",
     "bytes",
     "sha256",
+    "thumbnail_key",
     "error_code",
     "error_message",
 )
@@ -87,7 +88,9 @@ def _load_image(index: int, values: Sequence[bytes | None]) -> Image:
         painting_at=_number(record["painting_at"]),
         completed_at=_number(record["completed_at"]),
         prior_grid=Grid(int(text["prior_height"]), int(text["prior_width"])) if "prior_height" in text else None,
-        stored=StoredObject(text["object_key"], text["content_type"], int(text["bytes"]), text["sha256"])
+        stored=StoredObject(
+            text["object_key"], text["content_type"], int(text["bytes"]), text["sha256"], text.get("thumbnail_key")
+        )
         if "object_key" in text
         else None,
         failure=Failure(text["error_code"], text["error_message"]) if "error_code" in text else None,

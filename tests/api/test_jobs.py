@@ -1,5 +1,6 @@
 import hashlib
 import json
+from dataclasses import replace
 
 import pytest
 import requests
@@ -26,10 +27,10 @@ def _finish(store, settings, job_id, index=0):
     store.hand_over(plan(store, ref), PLAN)
     lease = paint(store, ref)
     data = b"picture"
-    stored = wiring.worker_blobs(settings).put(
-        f"jobs/{job_id}/{index}/2.png", data, "image/png", hashlib.sha256(data).digest()
-    )
-    store.commit(lease, stored, steps=12)
+    blobs, stem = wiring.worker_blobs(settings), f"jobs/{job_id}/{index}/2"
+    stored = blobs.put(f"{stem}.png", data, "image/png", hashlib.sha256(data).digest())
+    small = blobs.put(f"{stem}.thumbnail.webp", b"small", "image/webp", hashlib.sha256(b"small").digest())
+    store.commit(lease, replace(stored, thumbnail=small.key), steps=12)
 
 
 def test_submit_answers_202_with_everything_that_was_decided(http):
@@ -52,6 +53,7 @@ def test_submit_answers_202_with_everything_that_was_decided(http):
         "temperature": 0.9,
         "top_p": 0.75,
         "output_format": "png",
+        "embed_metadata": True,
     }
     assert [image["seed"] for image in job["images"]] == [(parameters["seed"] + i) % 2**32 for i in range(3)]
 
@@ -180,6 +182,11 @@ def test_an_image_is_followed_from_queue_to_content(http, store, settings):
     assert answer.status_code == 307
     assert answer.headers["Cache-Control"] == "no-store"
     assert requests.get(answer.headers["Location"], timeout=5).content == b"picture"
+    answer = http.get(first["thumbnail_url"].removeprefix("http://localhost"))
+    assert requests.get(answer.headers["Location"], timeout=5).content == b"small"
+    answer = http.get(f"{url}/images/0/content?variant=large")
+    assert answer.status_code == 422
+    assert answer.get_json()["errors"][0]["pointer"] == "/variant"
     assert http.get(f"{url}/images/0/prior").get_json() == {"height": 8, "width": 8, "ids": list(range(64))}
 
 
@@ -212,7 +219,7 @@ def test_a_failed_image_tells_why(http, store):
     store.fail(plan(store, ImageRef(job["id"], 0)), "prompt_too_long", "the prompt takes 99 tokens of at most 64")
     image = http.get(f"/v1/jobs/{job['id']}").get_json()["images"][0]
     assert image["error"] == {"code": "prompt_too_long", "message": "the prompt takes 99 tokens of at most 64"}
-    assert image["content_url"] is None
+    assert (image["content_url"], image["thumbnail_url"]) == (None, None)
 
 
 def test_nothing_of_a_prompt_is_a_key(http, client):

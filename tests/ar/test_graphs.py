@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from structlog.testing import capture_logs
 
+from app import devices
 from app.ar import graphs
 from app.ar.engine import ArEngine
 from app.ar.packed import PackedLinear
@@ -83,7 +86,7 @@ def test_auto_does_without_a_compiler_and_says_so_once(tiny_checkpoint, engines,
         raise RuntimeError("backend raised:\nNo working C++ compiler\n\na long list")
 
     monkeypatch.setattr(torch, "compile", refuse)
-    monkeypatch.setitem(graphs._AUTO, "cpu", "compile")
+    monkeypatch.setitem(devices._BACKENDS, "cpu", replace(devices._BACKENDS["cpu"], graph="compile"))
     with capture_logs() as logs:
         engine = _engine(tiny_checkpoint, "auto")
     assert engine.graph == "off"

@@ -6,9 +6,10 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 import requests
-from PIL import Image
+from PIL import ExifTags, Image
 from standardwebhooks import Webhook
 from werkzeug import Request, Response
 
@@ -62,10 +63,44 @@ def test_every_size_and_format_is_exact(stack, size, output_format, kind):
     assert (prior["height"], prior["width"], len(prior["ids"])) == (grid.height, grid.width, grid.tokens)
 
 
+ODD = 'the sign "Grüße 猫🐈", \n a second line: Seed: 1'
+
+
+def _written(image: Image.Image) -> tuple[str, dict]:
+    """The infotext and the JSON of a file, wherever its format keeps them."""
+    if image.format == "PNG":
+        return image.text["parameters"], json.loads(image.text["planpaint"])
+    exif = image.getexif()
+    comment = exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.UserComment]
+    assert comment.startswith(b"UNICODE\0")
+    return comment[8:].decode("utf-16-be"), json.loads(exif[ExifTags.Base.ImageDescription])
+
+
+@pytest.mark.parametrize("output_format", ["png", "jpeg", "webp"])
+def test_a_file_tells_how_it_was_made_unless_told_not_to(stack, output_format):
+    asked = {"size": "320x128", "steps": 2, "seed": 5, "n": 2, "output_format": output_format, "guidance_scale": 2.0}
+    told, silent = stack.submit(ODD, **asked), stack.submit(ODD, **asked, embed_metadata=False)
+    told, silent = stack.wait_done(told["id"], silent["id"])
+    infotext, exact = _written(_image(stack, told, 1))
+    assert infotext.startswith(
+        f"{ODD}\nSteps: 2, CFG scale: 2.0, Seed: 6, Size: 320x128, Model: demo, Job: {told['id']}"
+    )
+    wanted = {"prompt": ODD, "seed": 6, "size": "320x128", "job": told["id"], "index": 1, "condition_images": 0}
+    assert exact | wanted == exact
+    quiet = stack.picture(silent, 1)
+    for trace in (silent["id"].encode(), b"planpaint", b"Gr", b"parameters", b"Exif", b"iTXt"):
+        assert trace not in quiet
+    assert np.array_equal(np.asarray(_image(stack, told, 1)), np.asarray(_image(stack, silent, 1)))
+    small = Image.open(io.BytesIO(requests.get(told["images"][1]["thumbnail_url"], timeout=10).content))
+    assert (small.format, small.size, small.getexif()) == ("WEBP", (256, 102), {})
+    large = np.asarray(_image(stack, told, 1).convert("RGB").resize(small.size, Image.Resampling.LANCZOS), float)
+    assert np.abs(large - np.asarray(small.convert("RGB"), float)).mean() < 8
+
+
 def test_a_picture_follows_from_its_seed_whatever_shares_its_batch(stack):
-    alone = stack.wait_done(stack.submit(seed=41)["id"])[0]
+    alone = stack.wait_done(stack.submit(seed=41, embed_metadata=False)["id"])[0]
     crowd = [stack.submit(prompt, seed=index, steps=2) for index, prompt in enumerate(SURE)]
-    again = stack.submit(seed=40, n=3)
+    again = stack.submit(seed=40, n=3, embed_metadata=False)
     *_, again = stack.wait_done(*(job["id"] for job in crowd), again["id"])
     shas = [image["sha256"] for image in again["images"]]
     assert shas[1] == alone["images"][0]["sha256"]

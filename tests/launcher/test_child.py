@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from app.launcher.child import EX_CONFIG, Child
+from app.launcher.child import EX_AGAIN, EX_CONFIG, Child
 from app.launcher.ports import GRPC_OFFSET, free_ports
 from tests.servers import wait_until
 
@@ -53,6 +53,21 @@ def test_a_child_that_ignores_term_is_killed_with_what_it_started(tmp_path):
     child.finish(time.monotonic() + 0.2)
     assert not child.running
     wait_until(lambda: not _alive(grandchild), what="the grandchild ends")
+
+
+def test_a_child_that_asks_for_a_new_process_gets_it_at_once(tmp_path):
+    marks = tmp_path / "marks"
+    child = _child(tmp_path, f"open({str(marks)!r}, 'a').write('x'); import sys; sys.exit({EX_AGAIN})")
+    lines = []
+    for number in range(1, 6):
+        wait_until(lambda: not child.running, what="its end")
+        wait_until(lambda n=number: (lines.append(child.revive()), child.restarts)[1] == n, what="the restart")
+    child.finish(time.monotonic() + 5)
+    assert len(marks.read_text()) == 6
+    # A child that merely died would have waited for longer each time.
+    assert [line for line in lines if line and "restart in" in line] == [
+        f"child ended with status {EX_AGAIN}; restart in 0 s"
+    ] * 5
 
 
 def test_a_misconfigured_child_says_so(tmp_path):

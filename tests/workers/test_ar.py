@@ -223,3 +223,13 @@ def test_an_edit_whose_picture_is_gone_fails_alone(worker, store, blobs, bounds)
     blobs.delete(f"jobs/{gone}/inputs/0.png")
     _run_until(worker, lambda: _states(store, gone) == [S.FAILED] and _states(store, good) == [S.PLANNED])
     assert store.get(gone).images[0].failure.code == "input_missing"
+
+
+def test_a_row_ends_at_its_deadline_and_its_company_goes_on(worker, engine, store, client):
+    late, other = _submit(store, "128x128"), _submit(store, "64x64")
+    seconds, micros = client.time()
+    client.hset(keys.job(late), "deadline_ms", seconds * 1000 + micros // 1000 + 150)
+    _run_until(worker, lambda: _states(store, late)[0] in (S.FAILED, S.CANCELED))
+    assert store.get(late).images[0].failure.code == "deadline_exceeded"
+    assert not any(late in key for key in engine.running)
+    _run_until(worker, lambda: _states(store, other) == [S.PLANNED])

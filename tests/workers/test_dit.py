@@ -1,5 +1,7 @@
 """The DiT worker's step on a real server, real storage and a real engine of the tiny checkpoint."""
 
+import time
+
 import pytest
 import torch
 
@@ -77,7 +79,6 @@ def test_a_second_hint_paints_nothing(worker, uploader, store, client):
         (ImageFailed("nan_output", "not a number", retryable=True), S.PLANNED, None),
         (ImageFailed("broken", "for good"), S.FAILED, "broken"),
         (ValueError("a bug"), S.PLANNED, None),
-        (torch.OutOfMemoryError("no memory"), S.PLANNED, None),
     ],
 )
 def test_failures_are_sorted_and_the_worker_goes_on(
@@ -105,12 +106,73 @@ def test_an_image_that_always_fails_ends_with_its_last_reason(worker, engine, st
     ref = _planned(store)
 
     def broken(request, on_step):
-        raise torch.OutOfMemoryError("no memory")
+        raise ValueError("a bug")
 
     monkeypatch.setattr(engine, "paint", broken)
     for _ in range(3):
         worker.step(DitTask(ref.job_id, 0))
-    assert _image(store, ref).failure.code == "out_of_memory"
+    assert _image(store, ref).failure.code == "dit_error"
+
+
+def test_after_memory_ran_out_a_worker_takes_nothing_and_the_image_is_tried_once_more(
+    worker, engine, store, stages, blobs, heartbeat, uploader, client, monkeypatch
+):
+    def broken(request, on_step):
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(engine, "paint", broken)
+    ref = _planned(store)
+    for _ in range(2):
+        worker.step(DitTask(ref.job_id, 0))
+    assert worker.worn_out
+    image = _image(store, ref)
+    assert (image.state, image.dit_attempts, image.failure) == (S.PLANNED, 1, None)
+    assert client.llen(keys.DIT_LIST) == 1
+    second = DitWorker(engine, store, stages, blobs, heartbeat, uploader, name="w2")
+    second.step(DitTask(ref.job_id, 0))
+    image = _image(store, ref)
+    assert (image.state, image.dit_attempts, image.failure.code) == (S.FAILED, 2, "out_of_memory")
+
+
+def test_other_failures_before_do_not_cost_the_second_try_for_memory(worker, engine, store, monkeypatch):
+    ref = _planned(store)
+    for error in (ValueError("a bug"), torch.OutOfMemoryError("no memory")):
+        monkeypatch.setattr(engine, "paint", lambda request, on_step, error=error: (_ for _ in ()).throw(error))
+        worker.step(DitTask(ref.job_id, 0))
+    assert _image(store, ref).state is S.PLANNED
+
+
+def test_a_deadline_frees_the_device_within_a_step(worker, engine, store, client, monkeypatch):
+    ref, steps = _planned(store, steps=50), []
+    seconds, micros = client.time()
+    client.hset(keys.job(ref.job_id), "deadline_ms", seconds * 1000 + micros // 1000 + 60_000)
+    paint = engine.paint
+
+    def watched(request, on_step):
+        def on_each(step):
+            steps.append(step)
+            if step == 3:  # a minute passes
+                now = time.monotonic() + 61
+                monkeypatch.setattr("workers.dit.time.monotonic", lambda: now)
+            on_step(step)
+
+        return paint(request, on_each)
+
+    monkeypatch.setattr(engine, "paint", watched)
+    worker.step(DitTask(ref.job_id, 0))
+    assert steps == [1, 2, 3]
+    image = _image(store, ref)
+    assert image.state in (S.FAILED, S.CANCELED)
+    assert image.failure.code == "deadline_exceeded"
+
+
+def test_a_deadline_that_is_far_changes_nothing(worker, uploader, store, client):
+    ref = _planned(store)
+    seconds, _ = client.time()
+    client.hset(keys.job(ref.job_id), "deadline_ms", (seconds + 600) * 1000)
+    worker.step(DitTask(ref.job_id, 0))
+    uploader.close(20)
+    assert _image(store, ref).state is S.SUCCEEDED
 
 
 def test_a_cancel_frees_the_device_within_a_step_of_being_seen(worker, engine, heartbeat, store, monkeypatch):

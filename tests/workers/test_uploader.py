@@ -1,4 +1,5 @@
 import io
+import threading
 
 import numpy as np
 import requests
@@ -38,6 +39,10 @@ def _painted(store):
     return Painted(order, np.full((4, 6, 3), 200, np.uint8))
 
 
+def _read(blobs, key):
+    return Image.open(io.BytesIO(blobs.get(key)))
+
+
 def _image(store, painted):
     return store.get(painted.order.lease.ref.job_id).images[0]
 
@@ -49,8 +54,9 @@ def test_a_picture_is_encoded_uploaded_and_committed(store, stages, heartbeat, b
     uploader.close(10)
     image = _image(store, painted)
     assert image.state is ImageState.SUCCEEDED
-    data = requests.get(blobs.presign(image.stored.key), timeout=5).content
-    assert np.array_equal(np.asarray(Image.open(io.BytesIO(data))), painted.pixels)
+    assert np.array_equal(np.asarray(_read(blobs, image.stored.key)), painted.pixels)
+    small = _read(blobs, image.stored.thumbnail)
+    assert (small.format, small.size) == ("WEBP", (6, 4))
 
 
 def test_an_upload_is_repeated_alone_while_the_lease_is_kept(store, stages, heartbeat, blobs):
@@ -61,8 +67,12 @@ def test_an_upload_is_repeated_alone_while_the_lease_is_kept(store, stages, hear
     uploader.submit(painted)
     uploader.close(20)
     assert _image(store, painted).state is ImageState.SUCCEEDED
-    assert len(away.keys) == 4
-    assert len(set(away.keys)) == 1
+    assert len(away.keys) == 5  # three that failed, the picture and its thumbnail
+    assert set(away.keys) == set(_image(store, painted).stored.keys)
+
+
+def _gone(blobs, key):
+    return requests.get(blobs.presign(key), timeout=5).status_code == 404
 
 
 def test_a_lost_lease_leaves_no_object_behind(store, stages, heartbeat, blobs):
@@ -73,7 +83,35 @@ def test_a_lost_lease_leaves_no_object_behind(store, stages, heartbeat, blobs):
     uploader.submit(painted)
     uploader.close(10)
     assert _image(store, painted).state is ImageState.PLANNED
-    assert requests.get(blobs.presign(counted.keys[0]), timeout=5).status_code == 404
+    assert len(counted.keys) == 2
+    assert all(_gone(blobs, key) for key in counted.keys)
+
+
+class _Deaf:
+    """The real store, but the answer to a commit is lost, and the worker is told to stop before it asks again."""
+
+    def __init__(self, store, uploader):
+        self._store = store
+        self._uploader = uploader
+
+    def commit(self, *arguments, **keywords):
+        self._store.commit(*arguments, **keywords)
+        self._uploader._give_back.set()
+        raise Unavailable("the answer was lost")
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+
+def test_a_commit_whose_answer_is_lost_keeps_its_objects(store, stages, heartbeat, blobs):
+    uploader = Uploader(blobs, store, stages, heartbeat)
+    uploader._store = _Deaf(store, uploader)
+    painted = _painted(store)
+    uploader.submit(painted)
+    uploader.close(10)
+    image = _image(store, painted)
+    assert image.state is ImageState.SUCCEEDED
+    assert [_gone(blobs, key) for key in image.stored.keys] == [False, False]
 
 
 def test_a_refusal_of_the_server_is_retried_by_another_attempt(store, stages, heartbeat, blobs, client):
@@ -83,6 +121,7 @@ def test_a_refusal_of_the_server_is_retried_by_another_attempt(store, stages, he
     uploader.submit(painted)
     uploader.close(10)
     assert _image(store, painted).state is ImageState.PLANNED
+    assert all(_gone(blobs, key) for key in refusing.keys)
     wait_until(lambda: client.llen(keys.DIT_LIST) == 1, what="the next hint")
 
 
@@ -95,3 +134,32 @@ def test_a_stopping_worker_gives_back_what_it_cannot_upload(store, stages, heart
     image = _image(store, painted)
     assert image.state is ImageState.PLANNED
     assert image.dit_attempts == 0
+
+
+class _Slow:
+    """Real object storage that takes nothing until it is let."""
+
+    def __init__(self, blobs):
+        self._blobs = blobs
+        self.open = threading.Event()
+
+    def put(self, *arguments):
+        assert self.open.wait(30)
+        return self._blobs.put(*arguments)
+
+
+def test_denoising_pauses_while_two_pictures_wait(store, stages, heartbeat, blobs):
+    slow = _Slow(blobs)
+    uploader = Uploader(slow, store, stages, heartbeat)
+    first, *others = [_painted(store) for _ in range(4)]
+    uploader.submit(first)
+    wait_until(uploader._queue.empty, what="the first upload")
+    fourth = threading.Thread(target=lambda: [uploader.submit(painted) for painted in others])
+    fourth.start()
+    wait_until(uploader._queue.full, what="two that wait")
+    fourth.join(0.2)
+    assert fourth.is_alive()
+    slow.open.set()
+    fourth.join(20)
+    uploader.close(20)
+    assert {_image(store, painted).state for painted in (first, *others)} == {ImageState.SUCCEEDED}

@@ -1,9 +1,11 @@
 -- Take the lease of one image for AR (move "plan") or DiT (move "paint").
 -- ARGV[2] move  ARGV[3] claim token, unique for each call  ARGV[4] lease ms  ARGV[5] stream entry id, AR only
--- Returns {fence, request JSON, seed, prior bytes, prior height, prior width, condition bytes}, or {} when the image is not to be had.
+-- Returns {fence, request JSON, seed, prior bytes, prior height, prior width, condition bytes, ms to the deadline or ''},
+-- or {} when the image is not to be had.
 local move, token, lease, entry = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local stage = move == 'plan' and 'ar' or 'dit'
 
+local deadline = tonumber(redis.call('HGET', job, 'deadline_ms'))
 local replayed = state and get('owner') == token
 if not replayed then
   local new_state = target(move)
@@ -17,4 +19,5 @@ if not replayed then
   enter(new_state, now + lease)
 end
 return {tonumber(get('fence')), redis.call('HGET', job, 'request'), get('seed'),
-  get('prior') or '', get('prior_height') or '', get('prior_width') or '', get('condition') or ''}
+  get('prior') or '', get('prior_height') or '', get('prior_width') or '', get('condition') or '',
+  deadline and tostring(deadline - now) or ''}

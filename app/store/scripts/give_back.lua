@@ -1,13 +1,15 @@
 -- A worker ends its lease without a result.
--- ARGV[2] fence  ARGV[3] how: "release" (uncounted), "retry" (counted), "fail" (for good)
+-- ARGV[2] fence  ARGV[3] how: "release" (uncounted), "retry" (counted), "retry_once" (counted; for good when an attempt
+-- failed with this code before), "fail" (for good)
 -- ARGV[4] max attempts  ARGV[5] hint ms  ARGV[6] code  ARGV[7] message
 -- Returns the image's state afterwards, or '' when the lease was lost already.
 if (state ~= 'planning' and state ~= 'painting') or not owns(ARGV[2]) then
   return ''
 end
-if ARGV[3] == 'fail' then
+local again = ARGV[3] == 'retry_once' and redis.call('HSETNX', image, 'retried_for_' .. ARGV[6], 1) == 0
+if ARGV[3] == 'fail' or again then
   fail(ARGV[6], ARGV[7])
 else
-  retry(ARGV[3] == 'retry', tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[7])
+  retry(ARGV[3] ~= 'release', tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[7])
 end
 return state

@@ -1,0 +1,1 @@
+"""`planpaint doctor`: what this host can run, and what to do where it cannot."""
