@@ -38,7 +38,7 @@ def test_an_ar_engine_whose_logits_are_no_numbers_is_caught(tiny_checkpoint):
     )
     selftest.check_ar(engine)
     assert engine.running == ()
-    for layer in engine._cache.layers:
+    for layer in engine._runner.cache.layers:
         layer.fill_(float("nan"))
     with pytest.raises(Misconfigured, match="self-test of AR failed"):
         selftest.check_ar(engine)
