@@ -79,8 +79,8 @@ def test_steps_are_reported_and_may_stop_the_work(engines, monkeypatch):
             raise StopError
 
     calls = []
-    forward = engine._transformer.forward
-    monkeypatch.setattr(engine._transformer, "forward", lambda **given: calls.append(1) or forward(**given))
+    forward = engine._denoiser._transformer.forward
+    monkeypatch.setattr(engine._denoiser._transformer, "forward", lambda **given: calls.append(1) or forward(**given))
     with pytest.raises(StopError):
         engine.paint(request, stop)
     assert len(calls) == 2
@@ -90,7 +90,7 @@ def test_steps_are_reported_and_may_stop_the_work(engines, monkeypatch):
 def test_output_that_is_not_a_number_fails_the_image(tiny_checkpoint):
     engine = DitEngine.load(tiny_checkpoint, device=torch.device("cpu"), dtype=torch.float32)
     with torch.no_grad():
-        engine._transformer.proj_out.bias.fill_(float("nan"))
+        engine._denoiser._transformer.proj_out.bias.fill_(float("nan"))
     with pytest.raises(ImageFailed) as failure:
         engine.paint(paint_request(), lambda step: None)
     assert (failure.value.code, failure.value.retryable) == ("nan_output", True)
@@ -99,7 +99,7 @@ def test_output_that_is_not_a_number_fails_the_image(tiny_checkpoint):
 @pytest.mark.parametrize(("dtype", "vae"), [(torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32)])
 def test_half_precision_paints_nearly_the_same(dtype, vae, tiny_checkpoint, engines):
     engine = DitEngine.load(tiny_checkpoint, device=torch.device("cpu"), dtype=dtype)
-    assert engine._vae.dtype == vae
+    assert engine._decoder._vae.dtype == vae
     exact = engines["tiny"].paint(paint_request(), lambda step: None).astype(int)
     rounded = engine.paint(paint_request(), lambda step: None)
     assert np.abs(rounded - exact).mean() < 4
