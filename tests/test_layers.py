@@ -20,6 +20,7 @@ FLOORS = {
     "app.pictures": 1,
     "app.outbound": 1,
     "app.decode": 1,
+    "app.ranks": 1,
     "app.bench": 6,
     "app.store": 2,
     "app.queues": 2,
@@ -42,7 +43,16 @@ FLOORS = {
 #: Floors on which modules may use one another.
 OPEN_FLOORS = {0, 1, 6}
 TORCH = {"torch", "torch_npu", "transformers", "diffusers"}
-MAY_USE_TORCH = ("app.ar", "app.dit", "app.devices", "app.tiny_checkpoint", "workers.ar", "workers.dit", "app.bench")
+MAY_USE_TORCH = (
+    "app.ar",
+    "app.dit",
+    "app.devices",
+    "app.ranks",
+    "app.tiny_checkpoint",
+    "workers.ar",
+    "workers.dit",
+    "app.bench",
+)
 ENGINES = ("app.ar", "app.dit")
 
 

@@ -1,0 +1,163 @@
+"""A group of processes that share one model, a device each: tensor parallel for AR, sequence parallel for DiT.
+
+Rank 0 leads: it starts the others, alone talks to Redis and object storage, and sends them orders down a pipe each. A
+follower waits for orders on its pipe and never inside a collective, which would spin and, on an NPU, time out. The
+tensors of a step travel by collectives.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NoReturn
+
+# Before torch is imported: see app/devices.py.
+os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+
+import structlog
+import torch
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+log = structlog.get_logger(__name__)
+
+_HOST = "127.0.0.1"
+_BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
+_VISIBLE = {"cuda": "CUDA_VISIBLE_DEVICES", "npu": "ASCEND_RT_VISIBLE_DEVICES"}
+#: A rank that is alive but does not come to a collective is given up after this long. Compiling or capturing a graph,
+#: which ranks do not finish at the same time, must fit in.
+_TIMEOUT = timedelta(minutes=10)
+#: gloo would look the host's own name up. HCCL by default waits half an hour for a dead rank, and all groups of a host
+#: use one port.
+_ENVIRONMENT = {
+    "cpu": {"GLOO_SOCKET_IFNAME": "lo"},
+    "npu": {
+        "HCCL_EXEC_TIMEOUT": "300",
+        "HCCL_HOST_SOCKET_PORT_RANGE": "auto",
+        "HCCL_NPU_SOCKET_PORT_RANGE": "auto",
+    },
+}
+
+
+class Ranks:
+    """What every rank of a group can do. Calls must come in the same order on all ranks."""
+
+    def __init__(self, rank: int, size: int, device: torch.device, store: TCPStore) -> None:
+        self.rank = rank
+        self.size = size
+        self._device = device
+        for name, value in _ENVIRONMENT.get(device.type, {}).items():
+            os.environ.setdefault(name, value)
+        if device.type != "cpu":
+            torch.get_device_module(device).set_device(device)  # a collective before that guesses the device
+        dist.init_process_group(_BACKENDS[device.type], store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
+
+    def summed(self, partial: torch.Tensor) -> torch.Tensor:
+        """The sum of all ranks' tensors, the same bits on each.
+
+        On a CPU also the same for every shape: gloo's own sum adds in an order that depends on where in the tensor a
+        number lies, so that a row's bits would depend on its neighbours.
+        """
+        if self._device.type != "cpu":
+            dist.all_reduce(partial)
+            return partial
+        parts = self.gathered(partial)
+        total = parts[0] + parts[1]
+        for part in parts[2:]:
+            total += part
+        return total
+
+    def gathered(self, part: torch.Tensor) -> torch.Tensor:
+        """The tensors of all ranks, one shape, in order: [size, *shape]."""
+        parts = part.new_empty((self.size * part.shape[0], *part.shape[1:]))
+        dist.all_gather_single(parts, part.contiguous())
+        return parts.view(self.size, *part.shape)
+
+    def joined(self, part: torch.Tensor) -> torch.Tensor:
+        """The tensors of all ranks side by side along the last dimension."""
+        return self.gathered(part).movedim(0, -2).flatten(-2)
+
+    def least(self, number: int) -> int:
+        """The smallest of all ranks' numbers."""
+        return int(self.gathered(torch.tensor([number], dtype=torch.int32, device=self._device)).min())
+
+
+class Leader(Ranks):
+    """Rank 0. When a follower ends, so does this process at once: what it held is recovered as a dead worker's."""
+
+    def __init__(self, size: int, device: torch.device, command: Sequence[str]) -> None:
+        """Start the followers as `python -m app.cli *command --rank R --rendezvous PORT`, and wait for them."""
+        store = TCPStore(_HOST, 0, size, is_master=True, wait_for_workers=False, timeout=_TIMEOUT)
+        self._closing = False
+        self._followers = [_start(command, rank, store.port, device) for rank in range(1, size)]
+        for rank, follower in enumerate(self._followers, start=1):
+            threading.Thread(target=self._watch, args=(rank, follower), name=f"rank-{rank}", daemon=True).start()
+        super().__init__(0, size, device, store)
+
+    def tell(self, order: Mapping[str, Any]) -> None:
+        """Send an order, JSON types only, to all followers."""
+        line = json.dumps(order, separators=(",", ":")).encode() + b"\n"
+        for follower in self._followers:
+            assert follower.stdin is not None  # noqa: S101 - it was opened with a pipe
+            try:
+                follower.stdin.write(line)
+                follower.stdin.flush()
+            except BrokenPipeError:
+                _end(self._followers.index(follower) + 1, follower.wait())
+
+    def close(self) -> None:
+        """Let the followers end in good order."""
+        self._closing = True
+        for follower in self._followers:
+            assert follower.stdin is not None  # noqa: S101 - it was opened with a pipe
+            follower.stdin.close()
+        for follower in self._followers:
+            try:
+                follower.wait(10)
+            except subprocess.TimeoutExpired:
+                follower.kill()
+
+    def _watch(self, rank: int, follower: subprocess.Popen[bytes]) -> None:
+        status = follower.wait()
+        if not self._closing:
+            _end(rank, status)
+
+
+class Follower(Ranks):
+    """A rank above 0: does as it is told until its leader closes the pipe or dies."""
+
+    def __init__(self, rank: int, size: int, device: torch.device, port: int) -> None:
+        super().__init__(rank, size, device, TCPStore(_HOST, port, size, is_master=False, timeout=_TIMEOUT))
+
+    def orders(self) -> Iterator[dict[str, Any]]:
+        """Orders in the order they were given. Ends with the leader."""
+        for line in sys.stdin.buffer:
+            yield json.loads(line)
+
+
+def _start(command: Sequence[str], rank: int, port: int, device: torch.device) -> subprocess.Popen[bytes]:
+    environment = dict(os.environ)
+    if device.type in _VISIBLE:
+        # Each sees its own device alone, as number 0; the leader takes the first of those it was given.
+        name = _VISIBLE[device.type]
+        given = environment.get(name)
+        environment[name] = given.split(",")[rank] if given else str(rank)
+    tether = [sys.executable, "-m", "app.launcher.tether", str(os.getpid())]  # ends it when this process dies
+    place = ["--rank", str(rank), "--rendezvous", str(port)]
+    return subprocess.Popen(
+        [*tether, sys.executable, "-m", "app.cli", *command, *place],
+        env=environment,
+        stdin=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is the leader's to handle
+    )
+
+
+def _end(rank: int, status: int) -> NoReturn:
+    """End this process, whose main thread may hang in a collective with the dead rank."""
+    log.critical("rank_died", rank=rank, status=status)
+    sys.stdout.flush()
+    # Its own status where it could not run as configured, so that it is not restarted for nothing.
+    os._exit(status if status > 0 else 1)
