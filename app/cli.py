@@ -108,14 +108,26 @@ def ar() -> None:
 
 
 @cli.command()
-def dit() -> None:
-    """Run one DiT worker: paints one image at a time on one device."""
+@click.option("--sp", type=click.IntRange(1, 64), help="devices that share an image's tokens  [default: PLANPAINT_SP]")
+@click.option("--cfg-parallel", is_flag=True, help="the two CFG branches on two devices, or groups of --sp")
+@click.option("--step-cache", metavar="first-block:THRESHOLD", help="skip blocks at steps that change little")
+@click.option("--rank", type=int, hidden=True)
+@click.option("--rendezvous", type=int, hidden=True)
+def dit(sp: int | None, cfg_parallel: bool, step_cache: str | None, rank: int | None, rendezvous: int | None) -> None:
+    """Run one DiT worker: paints one image at a time, on one device or spread over several."""
+    given = {"SP": sp, "CFG_PARALLEL": cfg_parallel or None, "STEP_CACHE": step_cache}
+    # Where the followers of a group find them too.
+    os.environ.update({PREFIX + name: str(value) for name, value in given.items() if value is not None})
     effective = _role("dit")
     # Before torch is loaded, which takes seconds.
     Checkpoint(effective.checkpoint).verify(DIT_PARTS)
     from workers import dit as worker
+    from workers import dit_engine
 
-    worker.run(effective)
+    if rank is not None and rendezvous is not None:
+        dit_engine.follow(effective, rank, rendezvous)
+    else:
+        worker.run(effective)
     _leave()
 
 

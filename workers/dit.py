@@ -20,7 +20,7 @@ from app.queues.dit_queue import PAINT, make_celery, parse_task
 from app.service import Stages
 from app.settings import Settings, worker_name
 from app.store.jobs import JobStore
-from workers import inputs
+from workers import dit_engine, inputs
 from workers.heartbeat import Heartbeat
 from workers.uploader import Painted, Uploader
 
@@ -172,12 +172,13 @@ def run(settings: Settings) -> None:
     with heartbeat:
         checkpoint = Checkpoint(settings.checkpoint)
         with loading(checkpoint):
-            engine = DitEngine.load(checkpoint, device=device, dtype=devices.dtype(settings.dtype, device))
+            engine = dit_engine.load(settings, checkpoint, device)
         blobs = wiring.worker_blobs(settings)
         uploader = Uploader(blobs, store, stages, heartbeat)
         worker = DitWorker(engine, store, stages, blobs, heartbeat, uploader, name=name)
         _consume(settings, worker)
         uploader.close(settings.stop_grace_s)
+        engine.close()
 
 
 def _consume(settings: Settings, worker: DitWorker) -> None:

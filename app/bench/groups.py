@@ -6,8 +6,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
 from app.checkpoint import Checkpoint
@@ -26,7 +29,7 @@ _FORKS.set_forkserver_preload([__name__])
 class Share:
     """What one rank ends with. `latents`: [1, channels, height, width] by request, None for one that was stopped."""
 
-    latents: list[Any]
+    latents: list[NDArray[np.float32] | None]
     #: Steps begun by request.
     steps: list[int]
     #: Bytes of activations at the peak of the first request.
@@ -42,7 +45,7 @@ def denoise(
 ) -> list[Share]:
     """Let the ranks of `options.layout` denoise; the first one cancels each picture after step `cancel_after`."""
     size = options.layout.ranks
-    store = dist.TCPStore(_HOST, 0, size, is_master=True, wait_for_workers=False)
+    store = TCPStore(_HOST, 0, size, is_master=True, wait_for_workers=False)
     with ProcessPoolExecutor(size, mp_context=_FORKS) as pool:
         orders = [request.to_json() for request in requests]
         ranks = [
@@ -64,16 +67,22 @@ def peak_bytes(call: Any) -> int:  # noqa: ANN401
 
 
 def _rank(
-    rank: int, port: int, checkpoint: Checkpoint, orders: list[dict[str, Any]], options: Options, cancel_after: int | None
+    rank: int,
+    port: int,
+    checkpoint: Checkpoint,
+    orders: list[dict[str, Any]],
+    options: Options,
+    cancel_after: int | None,
 ) -> Share:
     torch.set_num_threads(1)
     size = options.layout.ranks
-    ranks = Ranks(rank, size, torch.device("cpu"), dist.TCPStore(_HOST, port, size, is_master=False))
+    ranks = Ranks(rank, size, torch.device("cpu"), TCPStore(_HOST, port, size, is_master=False))
     engine = DitEngine.load(
         checkpoint, device=torch.device("cpu"), dtype=torch.float32, options=options, ranks=ranks if size > 1 else None
     )
     requests = [PaintRequest.from_json(order) for order in orders]
-    latents, steps = [], []
+    latents: list[NDArray[np.float32] | None] = []
+    steps = []
     for request in requests:
         begun = 0
 

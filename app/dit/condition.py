@@ -11,6 +11,7 @@ from diffusers.image_processor import VaeImageProcessor
 from diffusers.models.transformers.transformer_glm_image import GlmImageKVCache
 from PIL.Image import Image
 
+from app.dit.ulysses import Rotary
 from app.domain.prior import PriorTokens
 
 
@@ -29,12 +30,9 @@ class Memory:
         self._cache.set_mode(mode)
         return self._cache
 
-    def write(
-        self, latents: torch.Tensor, condition: PriorTokens, rotary: tuple[torch.Tensor, torch.Tensor]
-    ) -> None:
-        """Add an image: one pass over its latents and its plan, at time 0 and without glyphs."""
+    def write(self, latents: torch.Tensor, prior: torch.Tensor, rotary: Rotary) -> None:
+        """Add an image: one pass over its latents and its ids and positions by patch, at time 0 and without glyphs."""
         transformer, device, dtype = self._transformer, self._transformer.device, self._transformer.dtype
-        prior = upsampled(condition).to(device)
         size = [side * self._scale for side in latents.shape[2:]]
         self._cache.set_mode("write")
         transformer(
@@ -67,8 +65,13 @@ class Memory:
         return latents
 
 
+def patches(prior: PriorTokens) -> int:
+    """How many patches a plan covers: a prior token is 32 pixels wide and a patch 16."""
+    return 4 * prior.grid.tokens
+
+
 def upsampled(prior: PriorTokens) -> torch.Tensor:
-    """The ids by patch, [1, patches]: a prior token covers 32 pixels and a patch 16."""
+    """The ids by patch, [1, patches]."""
     grid = torch.tensor(prior.ids).view(prior.grid.height, prior.grid.width)
     # On the CPU: torch_npu cannot interpolate by a factor.
     return grid.repeat_interleave(2, dim=0).repeat_interleave(2, dim=1).view(1, -1)

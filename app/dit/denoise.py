@@ -11,7 +11,7 @@ from diffusers import AutoencoderKL, GlmImageTransformer2DModel
 from diffusers.models.transformers.transformer_glm_image import GlmImageKVCache
 from diffusers.utils.torch_utils import randn_tensor
 
-from app.dit.condition import Memory, upsampled
+from app.dit.condition import Memory, patches, upsampled
 from app.dit.glyphs import GlyphEncoder
 from app.dit.parallel import Parallel
 from app.dit.request import PaintRequest
@@ -70,8 +70,9 @@ class Denoiser:
         """
         latents = self._noise(request.size.inside, request.seed)
         branches = self._branches(request, latents)
-        patches = branches[0].prior.shape[1]
-        schedule = scheduler(self._schedule, steps=request.steps, image_tokens=patches, device=self._device)
+        schedule = scheduler(
+            self._schedule, steps=request.steps, image_tokens=patches(request.prior), device=self._device
+        )
         # Closed, not left to go: the trace of an error that stops the work would hold gigabytes.
         with closing(Memory(self._transformer, self._vae)) as memory, self._cache.emptied():
             if branches[0].images == "read":
@@ -102,29 +103,35 @@ class Denoiser:
         return branches
 
     def _branch(self, prior: PriorTokens, inside: Size, rotary: Rotary, name: str, glyphs: torch.Tensor) -> _Branch:
-        patches = upsampled(prior).to(self._device)
+        ids = self._ids(prior)
         bare = name == "unconditional"  # without a plan, glyphs and images
         return _Branch(
             name=name,
             glyphs=glyphs.to(self._dtype),
-            prior=patches,
-            drop_prior=torch.full_like(patches, bare, dtype=torch.bool),
+            prior=ids,
+            drop_prior=torch.full_like(ids, bare, dtype=torch.bool),
             size=torch.tensor([[inside.height, inside.width]], dtype=self._dtype, device=self._device),
             crop=torch.zeros((1, 2), dtype=self._dtype, device=self._device),
             rotary=rotary,
             images="skip" if bare else "read",
         )
 
+    def _ids(self, prior: PriorTokens) -> torch.Tensor:
+        return self._share(upsampled(prior), 1)
+
     def _rotary(self, latents: torch.Tensor) -> Rotary:
         cosine, sine = self._transformer.rope(latents)  # made on the CPU; left to itself, at every step anew
-        whole = cosine.to(self._device), sine.to(self._device)
-        return whole if self._parallel is None else self._parallel.rotary(whole)
+        return self._share(cosine, 0), self._share(sine, 0)
+
+    def _share(self, by_patch: torch.Tensor, dimension: int) -> torch.Tensor:
+        mine = by_patch if self._parallel is None else self._parallel.share(by_patch, dimension)
+        return mine.to(self._device)
 
     def _read(self, request: PaintRequest, memory: Memory) -> None:
         for image, condition in zip(request.images, request.condition, strict=True):
             latents = memory.latents(image)
             with self._cache.computed():
-                memory.write(latents, condition, self._rotary(latents))
+                memory.write(latents, self._ids(condition), self._rotary(latents))
 
     def _flow(
         self, latents: torch.Tensor, time: torch.Tensor, branch: _Branch, images: GlmImageKVCache

@@ -18,7 +18,7 @@ from app.checkpoint import DIT_PARTS, Checkpoint
 from app.dit.decode import Decoder
 from app.dit.denoise import Denoiser
 from app.dit.glyphs import GlyphEncoder
-from app.dit.parallel import Layout, Parallel, Stopped
+from app.dit.parallel import SINGLE, Layout, Parallel, Stopped
 from app.dit.request import PaintRequest
 from app.dit.step_cache import StepCache
 from app.domain.prior import PriorTokens
@@ -34,12 +34,18 @@ _WARM_UP = Size(256, 256)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How an engine runs. `step_cache`: "first-block:THRESHOLD"; `tile_pixels`: area from which the VAE works in tiles."""
+    """How an engine runs; the default is the plainest way.
+
+    `step_cache` is "first-block:THRESHOLD" or None; from an area of `tile_pixels` on, pictures are decoded in tiles.
+    """
 
     step_cache: str | None = None
     compile: bool = False
     tile_pixels: int = 2048 * 2048
-    layout: Layout = Layout()
+    layout: Layout = SINGLE
+
+
+PLAIN = Options()
 
 
 class DitEngine:
@@ -52,7 +58,7 @@ class DitEngine:
         vae: AutoencoderKL,
         schedule: Mapping[str, Any],
         *,
-        options: Options = Options(),
+        options: Options = PLAIN,
         ranks: Ranks | None = None,
     ) -> None:
         """`ranks`: the group that shares each picture, of which this process is a member."""
@@ -76,7 +82,7 @@ class DitEngine:
         *,
         device: torch.device,
         dtype: torch.dtype,
-        options: Options = Options(),
+        options: Options = PLAIN,
         ranks: Ranks | None = None,
     ) -> Self:
         """Load all parts but the AR model. Raises BrokenCheckpoint for missing or damaged files."""
@@ -131,6 +137,11 @@ class DitEngine:
     def decode(self, latents: torch.Tensor, size: Size) -> NDArray[np.uint8]:
         """The second part of `paint`, by one rank alone."""
         return self._decoder.pixels(latents, size)
+
+    def close(self) -> None:
+        """Let the other ranks end."""
+        if isinstance(self._ranks, Leader):
+            self._ranks.close()
 
     def follow(self, orders: Follower) -> None:
         """Share the leader's pictures until it ends."""

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from diffusers import GlmImageTransformer2DModel
 
-from app.dit.ulysses import Rotary, Ulysses
+from app.dit.ulysses import Ulysses
 from app.ranks import Ranks
 
 
@@ -21,6 +21,9 @@ class Layout:
     @property
     def ranks(self) -> int:
         return self.sp * (2 if self.cfg_parallel else 1)
+
+
+SINGLE = Layout()
 
 
 class Stopped(Exception):
@@ -46,17 +49,15 @@ class Parallel:
             pairs = [dist.new_group(list(members)) for members in zip(*branches, strict=True)]
             self._pair = pairs[ranks.rank % layout.sp]
 
-    def rotary(self, whole: Rotary) -> Rotary:
-        """This rank's share of the positions' cosines and sines."""
-        if self._ulysses is None:
-            return whole
-        return self._ulysses.share(whole[0], 0), self._ulysses.share(whole[1], 0)
+    def share(self, by_patch: torch.Tensor, dimension: int) -> torch.Tensor:
+        """What this rank needs of a tensor that has one row for each patch."""
+        return by_patch if self._ulysses is None else self._ulysses.share(by_patch, dimension)
 
     def both(self, flow: torch.Tensor) -> list[torch.Tensor]:
         """The conditional and the unconditional prediction, of which this rank has made one."""
         flows = flow.new_empty((2, *flow.shape[1:]))
         dist.all_gather_single(flows, flow.contiguous(), group=self._pair)
-        return list(flows.split(1))
+        return [flows[:1], flows[1:]]
 
     def step(self, on_step: Callable[[int], None]) -> Callable[[int], None]:
         """`on_step` for all ranks together: what it raises on one of them stops all after the same step, by Stopped."""

@@ -22,10 +22,11 @@ Rotary = tuple[torch.Tensor, torch.Tensor]
 
 
 class Ulysses:
-    """Makes a transformer compute this rank's share; its input and output are whole and the same on every rank.
+    """Makes a transformer compute this rank's share; latents go in and come out whole and the same on every rank.
 
-    The work outside the blocks is shared by hooks on the projections: they cut the tokens on their way in and join them
-    on their way out. Lengths that do not divide are padded for the wire alone: attention never sees a pad.
+    Hooks on the projections before and behind the blocks cut the tokens and join them again. What is known by patch,
+    prior ids and rotary positions, must come in as this rank's `share`. Lengths that do not divide are padded for the
+    wire alone: attention never sees a pad.
     """
 
     def __init__(self, transformer: GlmImageTransformer2DModel, group: dist.ProcessGroup) -> None:
@@ -41,7 +42,6 @@ class Ulysses:
         self._glyphs = self._patches = 0
         transformer.glyph_projector.register_forward_pre_hook(self._cut_glyphs)
         transformer.image_projector.register_forward_hook(self._cut_patches)
-        transformer.prior_projector.register_forward_pre_hook(lambda _, given: (self.share(given[0], 1),))
         transformer.proj_out.register_forward_hook(lambda _, __, out: self._joined(out))
         for block in transformer.transformer_blocks:
             block.attn1.set_processor(_Attention(self))
@@ -59,19 +59,22 @@ class Ulysses:
         shape[dimension] = missing
         return torch.cat([part, part.new_zeros(shape)], dim=dimension)
 
-    def heads(self, rows: torch.Tensor) -> torch.Tensor:
-        """From [3, rows of this rank, all heads, depth] to [3, whole sequence, heads of this rank, depth]."""
-        three, length, heads, depth = rows.shape
-        parts = rows.view(three, length, self._size, heads // self._size, depth).permute(2, 0, 1, 3, 4)
-        whole = self._traded(parts).transpose(0, 1).flatten(1, 2)
-        kept, _ = _places(self._glyphs, self._patches, self._size, rows.device)
-        return whole if kept is None else whole.index_select(1, kept)
+    def heads(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """From [1, rows of this rank, all heads, depth] to [1, whole sequence, heads of this rank, depth], of each.
+
+        They are views of one tensor: whoever keeps one keeps all three.
+        """
+        of_ranks = [rows[0].unflatten(1, (self._size, -1)).transpose(0, 1) for rows in (query, key, value)]  # type: ignore[no-untyped-call]
+        whole = self._traded(torch.stack(of_ranks, dim=2)).flatten(0, 1)
+        kept, _ = _places(self._glyphs, self._patches, self._size, whole.device)
+        return (whole if kept is None else whole.index_select(0, kept))[None].unbind(2)
 
     def rows(self, heads: torch.Tensor) -> torch.Tensor:
-        """From [whole sequence, heads of this rank, depth] back to [rows of this rank, all heads * depth]."""
+        """From [1, whole sequence, heads of this rank, depth] back to [1, rows of this rank, all heads * depth]."""
         _, back = _places(self._glyphs, self._patches, self._size, heads.device)
-        whole = heads if back is None else heads.index_select(0, back)
-        return self._traded(whole.unflatten(0, (self._size, -1))).permute(1, 0, 2, 3).flatten(1)
+        whole = heads[0] if back is None else heads[0].index_select(0, back)
+        parts = self._traded(whole.view(self._size, -1, *whole.shape[1:]))
+        return parts.transpose(0, 1).flatten(1)[None]
 
     def _traded(self, parts: torch.Tensor) -> torch.Tensor:
         """Part i goes to rank i; what comes from rank i is part i."""
@@ -115,16 +118,22 @@ class _Attention:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         glyphs = encoder_hidden_states.shape[1]
         joined = torch.cat([encoder_hidden_states, hidden_states], dim=1)
-        query, key, value = (project(joined).unflatten(2, (attn.heads, -1)) for project in (attn.to_q, attn.to_k, attn.to_v))
-        query, key = (_rotated(norm(rows).to(joined.dtype), glyphs, image_rotary_emb) for norm, rows in ((attn.norm_q, query), (attn.norm_k, key)))
-        query, key, value = self._ulysses.heads(torch.cat([query, key, value])).unsqueeze(1)
+        query, key, value = self._ulysses.heads(
+            _rotated(attn.norm_q(_by_head(attn, attn.to_q(joined))).to(joined.dtype), glyphs, image_rotary_emb),
+            _rotated(attn.norm_k(_by_head(attn, attn.to_k(joined))).to(joined.dtype), glyphs, image_rotary_emb),
+            _by_head(attn, attn.to_v(joined)),
+        )
         if kv_cache is not None and kv_cache.mode == "write":
-            kv_cache.store(key, value)
+            kv_cache.store(key.clone(), value.clone())
         elif kv_cache is not None and kv_cache.mode == "read":
             key, value = kv_cache.get(key, value)
         attended = dispatch_attention_fn(query, key, value).to(joined.dtype)
-        rows = attn.to_out[1](attn.to_out[0](self._ulysses.rows(attended[0])[None]))
+        rows = attn.to_out[1](attn.to_out[0](self._ulysses.rows(attended)))
         return rows[:, glyphs:], rows[:, :glyphs]
+
+
+def _by_head(attn: Attention, rows: torch.Tensor) -> torch.Tensor:
+    return rows.view(1, -1, attn.heads, rows.shape[-1] // attn.heads)
 
 
 def _rotated(rows: torch.Tensor, glyphs: int, rotary: Rotary | None) -> torch.Tensor:
