@@ -3,8 +3,6 @@
 Source: `GlmImagePipeline.__call__`, "Prepare latents and (optional) image kv cache".
 """
 
-from typing import Literal
-
 import torch
 from diffusers import AutoencoderKL, GlmImageTransformer2DModel
 from diffusers.image_processor import VaeImageProcessor
@@ -24,10 +22,13 @@ class Memory:
         self._scale = 2 ** (len(vae.config.block_out_channels) - 1)
         self._processor = VaeImageProcessor(vae_scale_factor=self._scale)
         self._cache = GlmImageKVCache(num_layers=transformer.config.num_layers)
+        self._empty = True
 
-    def cache(self, mode: Literal["read", "skip"]) -> GlmImageKVCache:
-        """For one pass, which reads the images or knows nothing of them."""
-        self._cache.set_mode(mode)
+    def read(self) -> GlmImageKVCache | None:
+        """For a pass that looks at the images; None when there are none."""
+        if self._empty:
+            return None
+        self._cache.set_mode("read")
         return self._cache
 
     def write(self, latents: torch.Tensor, prior: torch.Tensor, rotary: Rotary) -> None:
@@ -35,6 +36,7 @@ class Memory:
         transformer, device, dtype = self._transformer, self._transformer.device, self._transformer.dtype
         size = [side * self._scale for side in latents.shape[2:]]
         self._cache.set_mode("write")
+        self._empty = False
         transformer(
             hidden_states=latents.to(dtype),
             encoder_hidden_states=torch.zeros((1, 0, transformer.config.text_embed_dim), device=device, dtype=dtype),

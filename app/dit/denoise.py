@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from diffusers import AutoencoderKL, GlmImageTransformer2DModel
-from diffusers.models.transformers.transformer_glm_image import GlmImageKVCache
 from diffusers.utils.torch_utils import randn_tensor
 
 from app.dit.condition import Memory, patches, upsampled
@@ -33,8 +32,8 @@ class _Branch:
     size: torch.Tensor
     crop: torch.Tensor
     rotary: Rotary
-    #: The guided branch reads the condition images, the other must know nothing of them.
-    images: Literal["read", "skip"]
+    #: The conditional branch sees the condition images, the other must know nothing of them.
+    sees_images: bool
 
 
 class Denoiser:
@@ -75,10 +74,10 @@ class Denoiser:
         )
         # Closed, not left to go: the trace of an error that stops the work would hold gigabytes.
         with closing(Memory(self._transformer, self._vae)) as memory, self._cache.emptied():
-            if branches[0].images == "read":
+            if branches[0].sees_images:
                 self._read(request, memory)
             for step, time in enumerate(schedule.timesteps, start=1):
-                flows = [self._flow(latents, time, branch, memory.cache(branch.images)) for branch in branches]
+                flows = [self._flow(latents, time, branch, memory) for branch in branches]
                 flow = self._guided(flows, request.guidance_scale)
                 latents = schedule.step(flow, time, latents, return_dict=False)[0]
                 on_step(step)
@@ -113,7 +112,7 @@ class Denoiser:
             size=torch.tensor([[inside.height, inside.width]], dtype=self._dtype, device=self._device),
             crop=torch.zeros((1, 2), dtype=self._dtype, device=self._device),
             rotary=rotary,
-            images="skip" if bare else "read",
+            sees_images=not bare,
         )
 
     def _ids(self, prior: PriorTokens) -> torch.Tensor:
@@ -133,9 +132,7 @@ class Denoiser:
             with self._cache.computed():
                 memory.write(latents, self._ids(condition), self._rotary(latents))
 
-    def _flow(
-        self, latents: torch.Tensor, time: torch.Tensor, branch: _Branch, images: GlmImageKVCache
-    ) -> torch.Tensor:
+    def _flow(self, latents: torch.Tensor, time: torch.Tensor, branch: _Branch, memory: Memory) -> torch.Tensor:
         with self._cache.branch(branch.name):
             predicted: torch.Tensor = self._transformer(
                 hidden_states=latents.to(self._dtype),
@@ -146,7 +143,7 @@ class Denoiser:
                 target_size=branch.size,
                 crop_coords=branch.crop,
                 image_rotary_emb=branch.rotary,
-                kv_caches=images,
+                kv_caches=memory.read() if branch.sees_images else None,
                 return_dict=False,
             )[0]
         return predicted.float()

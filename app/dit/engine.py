@@ -1,9 +1,9 @@
 """The DiT engine: paints one picture from its prior tokens, on one device or as the leader of several."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -11,6 +11,7 @@ import structlog
 import torch
 from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, GlmImageTransformer2DModel
 from numpy.typing import NDArray
+from PIL import Image
 from transformers import ByT5Tokenizer, T5EncoderModel
 from transformers.utils import logging as transformers_logging
 
@@ -28,8 +29,8 @@ from app.ranks import Follower, Leader, Ranks
 
 log = structlog.get_logger(__name__)
 
-#: Of the picture that is painted before an engine is ready.
-_WARM_UP = Size(256, 256)
+#: Of the edit that is painted before an engine is ready, and of its images. Equal lengths would be compiled as one.
+_WARM_UP, _IMAGES = Size(256, 192), (Size(64, 96), Size(128, 32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +105,18 @@ class DitEngine:
         return self._options.step_cache
 
     def warm_up(self) -> None:
-        """Paint a small picture, so that the first one asked for does not wait for compilers and allocators."""
-        grid = _WARM_UP.large_grid
-        prior = PriorTokens(grid, (0,) * grid.tokens)
-        self.paint(PaintRequest("", _WARM_UP, prior, seed=0, steps=2, guidance_scale=2.0), lambda step: None)
+        """Paint small pictures, so that the first one asked for does not wait for compilers and allocators.
+
+        Raises Misconfigured when the transformer cannot be compiled.
+        """
+        try:
+            for request in _small_pictures():
+                self.paint(request, lambda step: None)
+        except (RuntimeError, OSError) as error:
+            if not self._options.compile:
+                raise
+            reason = " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__  # pages of advice follow
+            raise Misconfigured(f"the transformer cannot be compiled: {reason}") from error
 
     def paint(self, request: PaintRequest, on_step: Callable[[int], None]) -> NDArray[np.uint8]:
         """The picture, [height, width, 3] RGB of the requested size.
@@ -157,3 +166,18 @@ def _weights(kind: Any, checkpoint: Checkpoint, part: str, **options: Any) -> An
     if report["missing_keys"]:
         raise BrokenCheckpoint(f"the checkpoint files in {folder} lack {sorted(report['missing_keys'])[0]}")
     return model.eval()
+
+
+def _small_pictures() -> Iterator[PaintRequest]:
+    """With what a compiler makes programs of its own for: guidance, glyphs or none, a first and a later image."""
+    plain = PaintRequest('"warm-up"', _WARM_UP, _blank(_WARM_UP), seed=0, steps=1, guidance_scale=2.0)
+    edit = replace(
+        plain,
+        images=tuple(Image.new("RGB", (size.width, size.height)) for size in _IMAGES),
+        condition=tuple(_blank(size) for size in _IMAGES),
+    )
+    yield from (plain, edit, replace(edit, prompt=""))
+
+
+def _blank(size: Size) -> PriorTokens:
+    return PriorTokens(size.large_grid, (0,) * size.large_grid.tokens)
