@@ -57,7 +57,7 @@ class Checkpoint:
             if part == "processor":
                 self._check_template()
             if part in _WEIGHTS:
-                for path in self._weight_files(part):
+                for path in self.weight_files(part):
                     _check_safetensors(path)
 
     def _check_template(self) -> None:
@@ -73,7 +73,8 @@ class Checkpoint:
         if not any("chat_template" in _read_json(folder / name) for name in holders if (folder / name).exists()):
             raise BrokenCheckpoint(f"the checkpoint file {path} is missing or empty")
 
-    def _weight_files(self, part: str) -> list[Path]:
+    def weight_files(self, part: str) -> list[Path]:
+        """The safetensors files of a part that has weights."""
         folder, stem = self.part(part), _WEIGHTS[part]
         index = folder / f"{stem}.safetensors.index.json"
         if not index.exists():

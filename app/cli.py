@@ -17,11 +17,15 @@ from app.errors import Misconfigured, PlanpaintError, Unavailable
 from app.launcher.child import EX_CONFIG
 from app.launcher.interrupt import Interrupted, raise_on_signals
 from app.launcher.stack import Stack, running_environment
-from app.settings import PREFIX, Settings, address
+from app.settings import GRAPHS, PREFIX, Settings, address
 
 _DATA = click.option(
     "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=Path("data"), show_default=True
 )
+
+#: Of a process that another one starts as a further rank of its group; see app/ranks.py.
+_RANK = click.option("--rank", type=int, default=0, hidden=True)
+_RENDEZVOUS = click.option("--rendezvous", type=int, default=0, hidden=True)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -55,7 +59,9 @@ def _say(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _role(name: str) -> Settings:
+def _role(name: str, **options: object) -> Settings:
+    # Into the environment, where the process's own children find them.
+    os.environ.update({PREFIX + key: str(value) for key, value in options.items() if value is not None})
     effective = settings.load()
     logs.configure(effective, name)
     return effective
@@ -96,14 +102,23 @@ def api() -> None:
 
 
 @cli.command()
-def ar() -> None:
-    """Run one AR worker: plans images in one batch on one device."""
-    effective = _role("ar")
+@click.option("--tp", type=click.IntRange(1, 64), help="devices that share the model  [default: PLANPAINT_AR_TP or 1]")
+@click.option("--graph", type=click.Choice(GRAPHS), help="how a step is run  [default: PLANPAINT_GRAPH or off]")
+@_RANK
+@_RENDEZVOUS
+def ar(tp: int | None, graph: str | None, rank: int, rendezvous: int) -> None:
+    """Run one AR worker: plans images in one batch on one device, or on as many as --tp says."""
+    effective = _role("ar", AR_TP=tp, GRAPH=graph)
     # Before torch is loaded, which takes seconds.
     Checkpoint(effective.checkpoint).verify(AR_PARTS)
-    from workers import ar as worker
+    if rank:
+        from workers import ar_backend
 
-    worker.run(effective)
+        ar_backend.follow(effective, rank, rendezvous)
+    else:
+        from workers import ar as worker
+
+        worker.run(effective)
     _leave()
 
 

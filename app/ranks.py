@@ -88,11 +88,16 @@ class Ranks:
 class Leader(Ranks):
     """Rank 0. When a follower ends, so does this process at once: what it held is recovered as a dead worker's."""
 
-    def __init__(self, size: int, device: torch.device, command: Sequence[str]) -> None:
-        """Start the followers as `python -m app.cli *command --rank R --rendezvous PORT`, and wait for them."""
+    def __init__(
+        self, size: int, device: torch.device, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start the followers as `python -m app.cli *command --rank R --rendezvous PORT`, and wait for them.
+
+        `environment`: variables they have beside this process's own.
+        """
         store = TCPStore(_HOST, 0, size, is_master=True, wait_for_workers=False, timeout=_TIMEOUT)
         self._closing = False
-        self._followers = [_start(command, rank, store.port, device) for rank in range(1, size)]
+        self._followers = [_start(command, rank, store.port, device, environment or {}) for rank in range(1, size)]
         for rank, follower in enumerate(self._followers, start=1):
             threading.Thread(target=self._watch, args=(rank, follower), name=f"rank-{rank}", daemon=True).start()
         super().__init__(0, size, device, store)
@@ -119,6 +124,8 @@ class Leader(Ranks):
                 follower.wait(10)
             except subprocess.TimeoutExpired:
                 follower.kill()
+                follower.wait()
+        dist.destroy_process_group()
 
     def _watch(self, rank: int, follower: subprocess.Popen[bytes]) -> None:
         status = follower.wait()
@@ -138,8 +145,10 @@ class Follower(Ranks):
             yield json.loads(line)
 
 
-def _start(command: Sequence[str], rank: int, port: int, device: torch.device) -> subprocess.Popen[bytes]:
-    environment = dict(os.environ)
+def _start(
+    command: Sequence[str], rank: int, port: int, device: torch.device, extra: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    environment = os.environ | extra
     if device.type in _VISIBLE:
         # Each sees its own device alone, as number 0; the leader takes the first of those it was given.
         name = _VISIBLE[device.type]

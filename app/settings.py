@@ -17,6 +17,7 @@ from app.domain.sizes import MAX_SIDE, Size
 from app.errors import Misconfigured
 
 PREFIX = "PLANPAINT_"
+GRAPHS = ("auto", "off", "cuda", "npu", "compile")
 
 
 class Settings(BaseSettings):
@@ -54,6 +55,8 @@ class Settings(BaseSettings):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     threads: int = Field(0, ge=0, description="torch CPU threads of a worker; 0: torch's own choice")
     ar_slots: int = Field(16, ge=0, le=1024, description="rows in an AR worker's batch; 0: what memory holds")
+    ar_tp: int = Field(1, ge=1, le=64, description="devices that share the AR model, tensor parallel")
+    prefill_chunk: int = Field(512, ge=16, le=8192, description="prompt tokens that are read in one step")
     graph: Literal["auto", "off", "cuda", "npu", "compile"] = Field("off", description="how the decode step is run")
 
     sp: int = Field(1, ge=1, le=64, description="devices that share the tokens of one picture, in a DiT worker")

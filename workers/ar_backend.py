@@ -1,11 +1,19 @@
 """Which engine an AR worker drives: the one in this process, or a remote SGLang server. Both take the same calls."""
 
+import os
 import threading
 
+import torch
+
 from app import devices
+from app.ar import orders
 from app.ar.engine import ArEngine
+from app.ar.model import Decoder
+from app.ar.runner import Runner
 from app.ar.srt import SrtEngine
+from app.ar.weights import Weights
 from app.checkpoint import Checkpoint, loading
+from app.ranks import Follower, Leader
 from app.settings import Settings
 from workers.process import patiently
 
@@ -19,10 +27,18 @@ def device_name(settings: Settings) -> str:
     return "srt" if settings.ar_backend == "srt" else str(devices.pick(settings.device))
 
 
-def _local(settings: Settings) -> ArEngine:
-    devices.limit_threads(settings.threads)
+def _device(settings: Settings) -> torch.device:
     device = devices.pick(settings.device)
-    checkpoint = Checkpoint(settings.checkpoint)
+    threads = settings.threads
+    if settings.ar_tp > 1 and device.type == "cpu":  # ranks share the host's cores
+        threads = threads or max(1, len(os.sched_getaffinity(0)) // settings.ar_tp)
+    devices.limit_threads(threads)
+    return device
+
+
+def _local(settings: Settings) -> ArEngine:
+    device, checkpoint = _device(settings), Checkpoint(settings.checkpoint)
+    leader = Leader(settings.ar_tp, device, ["ar", "--tp", str(settings.ar_tp)]) if settings.ar_tp > 1 else None
     with loading(checkpoint):
         return ArEngine.load(
             checkpoint,
@@ -31,8 +47,27 @@ def _local(settings: Settings) -> ArEngine:
             slots=settings.ar_slots,
             max_prompt_tokens=settings.max_prompt_tokens,
             max_pixels=settings.max_pixels,
+            prefill_chunk=settings.prefill_chunk,
             graph=settings.graph,
+            leader=leader,
         )
+
+
+def follow(settings: Settings, rank: int, port: int) -> None:
+    """Be another rank of a worker's engine: do as its rank 0 orders, until that ends."""
+    device, checkpoint = _device(settings), Checkpoint(settings.checkpoint)
+    follower = Follower(rank, settings.ar_tp, device, port)
+    with loading(checkpoint):
+        runner = Runner(
+            Decoder(Weights.load(checkpoint), device, devices.dtype(settings.dtype, device), ranks=follower),
+            slots=settings.ar_slots,
+            max_prompt_tokens=settings.max_prompt_tokens,
+            max_pixels=settings.max_pixels,
+            graph=settings.graph,
+            ranks=follower,
+        )
+    for message in follower.orders():
+        runner.run(orders.from_json(message))
 
 
 def _remote(settings: Settings, stop: threading.Event) -> SrtEngine:

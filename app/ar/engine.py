@@ -1,25 +1,29 @@
 """The AR engine: continuous batching of prompts of any length and pictures of any size, one decode step at a time."""
 
-import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Self
 
+import structlog
 import torch
 
 from app.ar.condition import ImageTokenizer
-from app.ar.decode import DecodeStep
-from app.ar.graphs import Graph, prepare
-from app.ar.kv_cache import KvCache
-from app.ar.model import Decoder, load_model, load_processor
-from app.ar.opening import Opener, Opening
+from app.ar.graphs import Graph
+from app.ar.model import Decoder, load_processor
+from app.ar.opening import Opener
+from app.ar.orders import Abandon, Decode, Order, Prefill, Release, Start, to_json
 from app.ar.prompt import PromptEncoder
 from app.ar.request import ArFailure, ArRequest, ArResult
-from app.ar.rows import Row, RowState
-from app.ar.sampler import draw_ahead, sampling_parameters
-from app.ar.slots import count, filled, most_tokens, slot_bytes
+from app.ar.rows import Row
+from app.ar.runner import Runner
+from app.ar.slots import most_tokens
+from app.ar.weights import Weights
 from app.checkpoint import AR_PARTS, Checkpoint
 from app.domain.prior import PriorTokens
 from app.errors import ImageFailed
+from app.ranks import Leader
+
+log = structlog.get_logger(__name__)
 
 #: Steps between looks at the rows' NaN flags; each look waits for the device.
 _CHECK_EVERY = 64
@@ -34,59 +38,29 @@ class ArEngine:
 
     def __init__(
         self,
-        decoder: Decoder,
+        runner: Runner,
         prompts: PromptEncoder,
         images: ImageTokenizer,
         *,
-        slots: int,
         max_prompt_tokens: int,
         max_pixels: int,
-        graph: Graph = "off",
+        prefill_chunk: int,
+        leader: Leader | None = None,
     ) -> None:
-        """Allocate every slot for the longest prompt (with its template) and the largest picture; 0 slots: what fits.
-
-        Raises Misconfigured when they do not fit, or when the decode step cannot be run as `graph` says.
-        """
-        self._decoder = decoder
-        self._prompts = prompts
-        self._rows: list[Row] = []
-        self._steps = 0
-        tokens = most_tokens(max_pixels)
-        one = slot_bytes(
-            layers=decoder.layer_count,
-            kv_heads=decoder.kv_heads,
-            head_dim=decoder.head_dim,
-            rotary_dim=decoder.rotary_dim,
-            max_prompt_tokens=max_prompt_tokens,
-            max_pixels=max_pixels,
-            dtype=decoder.dtype,
-        )
-        self._slots = count(slots, one, decoder.device)
-        self._cache = KvCache(
-            layers=decoder.layer_count,
-            slots=filled(self._slots),
-            kv_heads=decoder.kv_heads,
-            capacity=max_prompt_tokens + tokens,
-            head_dim=decoder.head_dim,
-            device=decoder.device,
-            dtype=decoder.dtype,
-        )
-        self._state = RowState(
-            slots=filled(self._slots),
-            tokens=tokens,
-            rotary_dim=decoder.rotary_dim,
-            device=decoder.device,
-            dtype=decoder.dtype,
-        )
+        """`prefill_chunk`: the most prompt tokens that are read in one step."""
+        self._runner = runner
+        self._leader = leader
+        self._chunk = prefill_chunk
         self._opener = Opener(
             prompts,
             images,
             max_prompt_tokens=max_prompt_tokens,
             max_pixels=max_pixels,
-            capacity=max_prompt_tokens + tokens,
+            capacity=max_prompt_tokens + most_tokens(max_pixels),
         )
-        with torch.inference_mode():
-            self.graph, self._decode = prepare(DecodeStep(decoder, self._cache, self._state), graph)
+        self._waiting: deque[Row] = deque()
+        self._rows: list[Row] = []
+        self._steps = 0
 
     @classmethod
     def load(
@@ -98,110 +72,149 @@ class ArEngine:
         slots: int,
         max_prompt_tokens: int,
         max_pixels: int,
+        prefill_chunk: int = 512,
         graph: Graph = "off",
+        leader: Leader | None = None,
     ) -> Self:
-        """Read a checkpoint; the rest is as said above. Raises BrokenCheckpoint for missing or damaged files."""
+        """Read a checkpoint, and allocate every slot for the longest prompt (with its template) and largest picture.
+
+        0 slots: what fits. Raises BrokenCheckpoint for missing or damaged files, and Misconfigured when the slots do
+        not fit, the model cannot be shared by so many ranks, or the step cannot be run as `graph` says.
+        """
         checkpoint.verify(AR_PARTS)
-        model = load_model(checkpoint, dtype)
-        return cls(
-            Decoder(model, device),
-            PromptEncoder(load_processor(checkpoint)),
-            ImageTokenizer(model, device),
+        weights = Weights.load(checkpoint)
+        runner = Runner(
+            Decoder(weights, device, dtype, ranks=leader),
             slots=slots,
             max_prompt_tokens=max_prompt_tokens,
             max_pixels=max_pixels,
             graph=graph,
+            ranks=leader,
+        )
+        return cls(
+            runner,
+            PromptEncoder(load_processor(checkpoint)),
+            ImageTokenizer(weights, device, dtype),
+            max_prompt_tokens=max_prompt_tokens,
+            max_pixels=max_pixels,
+            prefill_chunk=prefill_chunk,
+            leader=leader,
         )
 
     @property
+    def graph(self) -> str:
+        """What the graph setting became."""
+        return self._runner.graph
+
+    @property
     def free_slots(self) -> int:
-        return self._slots - len(self._rows)
+        return self._runner.slots - len(self._rows) - len(self._waiting)
 
     @property
     def running(self) -> tuple[str, ...]:
-        """The keys of the running rows."""
-        return tuple(row.request.key for row in self._rows)
+        """The keys of the rows, those whose prompts are still to be read last."""
+        return tuple(row.request.key for row in (*self._rows, *self._waiting))
 
     def drawn(self, key: str) -> tuple[int, ...]:
-        """The tokens of a running row so far, preview grid first."""
-        slot = self.running.index(key)
-        return tuple(self._state.tokens[slot, : self._rows[slot].drawn].tolist())
+        """The tokens of a row so far, preview grid first."""
+        for slot, row in enumerate(self._rows):
+            if row.request.key == key:
+                return tuple(self._runner.state.tokens[slot, : row.drawn].tolist())
+        return ()
 
     def bytes_per_step(self, rows: int, positions: int) -> int:
         """Bytes that a step must read at least: the weights, and the keys and values of so many rows and positions."""
-        return self._decoder.weight_bytes + rows * positions * self._cache.bytes_per_position
+        return self._runner.decoder.weight_bytes + rows * positions * self._runner.cache.bytes_per_position
 
     @torch.inference_mode()
     def admit(self, requests: Sequence[ArRequest]) -> list[ArFailure]:
-        """Start a row for each request that can be planned; returns the others, which take no slot.
+        """Take the requests that can be planned; their prompts are read in the next steps. Returns the others.
 
         Raises ValueError, before anything starts, for more requests than free slots or a key that is running.
         """
         keys = [*self.running, *(request.key for request in requests)]
-        if len(keys) > self._slots or len(set(keys)) < len(keys):
+        if len(keys) > self._runner.slots or len(set(keys)) < len(keys):
             raise ValueError(f"cannot admit {len(requests)} requests: {self.free_slots} slots are free, keys {keys}")
         refused = []
         for request in requests:
             try:
-                self._start(request, self._opener.read(request))
+                self._waiting.append(Row(request, self._opener.read(request)))
             except ImageFailed as error:
                 refused.append(ArFailure(request.key, error.code, error.message, error.retryable))
         return refused
 
-    @torch.inference_mode()
     def step(self) -> list[ArResult | ArFailure]:
-        """Draw one more token of every row; returns the rows that are done with it, and those whose logits broke.
+        """Read newcomers' prompts, draw one more token of every row, and return the rows that are done with it.
 
         There is no end token to wait for: a row is done when its grids are full. After an exception (memory ran out,
         the device is lost) the engine must not be used again.
         """
-        if not self._rows:
-            return []
-        longest = max(row.length for row in self._rows)
-        logits, short = self._decode(len(self._rows), longest)
-        if self._decoder.device.type == "cpu" and bool(short.any()):  # only there a nucleus can be larger than its head
-            self._state.draw_again(logits, short)
-        for row in self._rows:
-            row.drawn += 1
-        self._steps += 1
-        return self._ended()
+        failed = self._prefill()
+        if self._rows:
+            self._decode()
+        return failed + self._retire()
 
-    @torch.inference_mode()
     def evict(self, key: str) -> None:
         """Stop a row without a result. A key that is not running is no error: the row may just have ended."""
         for slot, row in enumerate(self._rows):
             if row.request.key == key:
                 self._release(slot)
                 return
+        for row in self._waiting:
+            if row.request.key == key:
+                if row is self._waiting[0]:
+                    self._do(Abandon(len(self._rows), len(row.opening.ids)))
+                self._waiting.remove(row)
+                return
 
-    def _start(self, request: ArRequest, opening: Opening) -> None:
-        slot, length = len(self._rows), len(opening.ids)
-        rotary = self._decoder.rotary(opening.positions)
-        temperature, top_p = sampling_parameters(request.temperature, request.top_p)
-        row = Row(request, opening)
-        try:
-            logits = self._decoder.prefill(opening.ids, rotary[:length], self._cache, slot)
-            self._state.start(
-                slot,
-                length=length,
-                temperature=temperature,
-                top_p=top_p,
-                uniform=draw_ahead(request.seed, opening.total_tokens),
-                rotary=rotary[length:],
-            )
-            self._state.draw_first(logits, slot)
-        except BaseException:  # memory may have run out; the slot must not keep half a row
-            self._state.retire(slot)
-            self._cache.clear(slot, length)
-            raise
-        self._rows.append(row)
+    def _prefill(self) -> list[ArResult | ArFailure]:
+        """Read at most one chunk of prompts while rows run, which wait for it; with no row running, until one does.
 
-    def _ended(self) -> list[ArResult | ArFailure]:
+        Where a prompt is cut depends on itself alone, and so do its bits.
+        """
+        left, failed = self._chunk, []
+        while self._waiting:
+            row = self._waiting[0]
+            part = row.opening.ids[row.read : row.read + self._chunk]
+            if self._rows and len(part) > left:
+                break
+            left -= len(part)
+            try:
+                self._read(row, part)
+            except Exception as error:
+                # Memory ran out, most likely, and this row alone needs to know. Ranks that share a model cannot tell
+                # how far the others came.
+                if self._leader is not None:
+                    raise
+                log.exception("prompt_not_read", row=row.request.key)
+                self.evict(row.request.key)
+                reason = f"planning failed: {type(error).__name__}"
+                failed.append(ArFailure(row.request.key, "ar_error", reason, retryable=True))
+        return failed
+
+    def _read(self, row: Row, part: list[int]) -> None:
+        positions, end = row.opening.positions, row.read + len(part)
+        self._do(Prefill(row.read, part, positions[:, row.read : end].tolist()))
+        row.read = end
+        if end < len(row.opening.ids):
+            return
+        slot, drawn = len(self._rows), row.request
+        self._do(Start(slot, end, drawn.temperature, drawn.top_p, drawn.seed, positions[:, end:].tolist()))
+        row.drawn = 1
+        self._rows.append(self._waiting.popleft())
+
+    def _decode(self) -> None:
+        self._do(Decode(len(self._rows), longest=max(row.length for row in self._rows)))
+        for row in self._rows:
+            row.drawn += 1
+        self._steps += 1
+
+    def _retire(self) -> list[ArResult | ArFailure]:
         # More than all: an edit of a single cell has its one token from the prompt.
         complete = [row.drawn >= row.opening.total_tokens for row in self._rows]
         if not any(complete) and self._steps % _CHECK_EVERY:
             return []
-        broken = self._state.broken[: len(self._rows)].tolist()
+        broken = self._runner.state.broken[: len(self._rows)].tolist()
         ended: list[ArResult | ArFailure] = []
         for slot in reversed(range(len(self._rows))):  # from the end: a release moves the last row into the gap
             if broken[slot]:
@@ -216,18 +229,18 @@ class ArEngine:
 
     def _result(self, slot: int) -> ArResult:
         row = self._rows[slot]
-        ids = self._state.tokens[slot, row.opening.preview_tokens : row.opening.total_tokens].tolist()
+        ids = self._runner.state.tokens[slot, row.opening.preview_tokens : row.opening.total_tokens].tolist()
         prior = PriorTokens(row.request.size.large_grid, tuple(ids))
-        return ArResult(row.request.key, prior, time.monotonic() - row.started, row.opening.condition)
+        return ArResult(row.request.key, prior, row.seconds, row.opening.condition)
 
     def _release(self, slot: int) -> None:
-        """Free a slot and move the last row into it, so that the running rows stay the first ones."""
+        """Free a slot; the last row moves into it, so that the running rows stay the first ones."""
         last = len(self._rows) - 1
-        if slot != last:
-            self._cache.clear(slot, self._rows[slot].length)
-            self._cache.move(last, slot, self._rows[last].length)
-            self._state.move(last, slot)
-        self._cache.clear(last, self._rows[last].length)
-        self._state.retire(last)
+        self._do(Release(slot, self._rows[slot].length, last, self._rows[last].length))
         self._rows[slot] = self._rows[last]
         self._rows.pop()
+
+    def _do(self, order: Order) -> None:
+        if self._leader is not None:
+            self._leader.tell(to_json(order))
+        self._runner.run(order)

@@ -16,6 +16,7 @@ from app.ar.decode import DecodeStep
 from app.ar.packed import PackedLinear
 from app.ar.slots import buckets, filled
 from app.errors import Misconfigured
+from app.ranks import Ranks
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +32,7 @@ _CACHED = 64 * 2**20
 _LEAST_SEEN = 512
 
 
-def prepare(step: DecodeStep, graph: Graph) -> tuple[str, Run]:
+def prepare(step: DecodeStep, graph: Graph, ranks: Ranks | None) -> tuple[str, Run]:
     """Compile or capture, which takes from seconds to minutes; what the choice became, and how to run a step.
 
     Raises Misconfigured when a graph that was asked for by name cannot be made.

@@ -9,14 +9,16 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch.nn import functional
-from transformers import GlmImageForConditionalGeneration, GlmImageProcessor
-from transformers.models.glm_image.modeling_glm_image import GlmImageTextDecoderLayer
-from transformers.utils import logging as transformers_logging
+from transformers import GlmImageProcessor
+from transformers.activations import ACT2FN
+from transformers.models.glm_image.modeling_glm_image import GlmImageTextRotaryEmbedding
 
 from app.ar.kv_cache import KvCache
 from app.ar.packed import PackedLinear
+from app.ar.share import Share
+from app.ar.weights import Weights
 from app.checkpoint import Checkpoint
-from app.errors import BrokenCheckpoint
+from app.ranks import Ranks
 
 #: Takes a layer's index and its queries, keys and values [tokens, heads + 2 * kv_heads, head_dim], keys and queries
 #: rotated; stores keys and values, and returns the attention's result [tokens, heads * head_dim].
@@ -42,30 +44,42 @@ class _Layer:
 
 
 class Decoder:
-    """Logits over the codebook for prompts (`prefill`) and for one token of every row (`decode`)."""
+    """Hidden states of prompts (`prefill`) and codebook logits of one token of every row (`decode`).
 
-    def __init__(self, model: GlmImageForConditionalGeneration, device: torch.device) -> None:
-        language_model, config = model.model.language_model, model.config.text_config
-        attention = language_model.layers[0].self_attn
+    In a tensor-parallel group each rank holds its share of the heads and of the MLP's width, by the plan of
+    Megatron-LM: two sums over the ranks a layer. Every rank then has the same logits and draws the same tokens.
+    """
+
+    def __init__(
+        self, weights: Weights, device: torch.device, dtype: torch.dtype, *, ranks: Ranks | None = None
+    ) -> None:
+        """Take this rank's share of the weights. Raises Misconfigured for a model that so many ranks cannot share."""
+        config = weights.config.text_config
+        share = Share.of(config, ranks)
         self.device = device
-        self.dtype: torch.dtype = model.dtype
+        self.dtype = dtype
         self.layer_count: int = config.num_hidden_layers
-        self.heads: int = config.num_attention_heads
-        self.kv_heads: int = config.num_key_value_heads
-        self.head_dim: int = attention.head_dim
+        self.heads, self.kv_heads = share.heads, share.kv_heads
+        self.head_dim: int = share.head_dim
+        self._ranks = ranks
         self._linear: _Linear = functional.linear
         self._epsilon: float = config.rms_norm_eps
-        self._rotary = language_model.rotary_emb
+        self._rotary = GlmImageTextRotaryEmbedding(config)
         self.rotary_dim: int = 2 * self._rotary.inv_freq.shape[0]
-        self._embedding = language_model.embed_tokens.weight.detach().to(device)
-        self._layers = [_fuse(layer, device) for layer in language_model.layers]
+        self._layers = [
+            _layer(weights, f"model.language_model.layers.{index}.", share, device, dtype)
+            for index in range(self.layer_count)
+        ]
         self._floor = torch.tensor(self._epsilon, device=device)
-        self._seen = torch.zeros((), device=device, dtype=self.dtype)
-        self._hidden = torch.full((), -torch.inf, device=device, dtype=self.dtype)
-        self._norm = language_model.norm.weight.detach().to(device)
+        self._seen = torch.zeros((), device=device, dtype=dtype)
+        self._hidden = torch.full((), -torch.inf, device=device, dtype=dtype)
+        self._norm = weights["model.language_model.norm.weight"].to(device, dtype)
+        # The words' rows, a sixth of the real model's memory at TP 4, stay in the file: a prompt needs a line a token.
+        self._words = weights["model.language_model.embed_tokens.weight"]
         # Only the codebook's rows: the head can also name start, end and unused ids, which garble or crash the DiT.
-        codes = model.config.vq_config.num_embeddings
-        self._head = model.lm_head.weight.detach()[:codes].to(device)
+        codes = weights.config.vq_config.num_embeddings
+        self._codes = self._words[:codes].to(device, dtype)
+        self._head = weights["lm_head.weight"][:codes].to(device, dtype)
 
     @property
     def weight_bytes(self) -> int:
@@ -100,23 +114,35 @@ class Decoder:
         signed = torch.cat((-sine[0, :, :half], sine[0, :, half:]), dim=-1)
         return torch.stack((cosine[0], signed), dim=1)
 
-    def prefill(self, ids: list[int], rotary: torch.Tensor, cache: KvCache, slot: int) -> torch.Tensor:
-        """Read a prompt into a slot; the logits [1, codes] of its last position.
+    def prefill(self, ids: list[int], first: int, rotary: torch.Tensor, cache: KvCache, slot: int) -> torch.Tensor:
+        """Read a prompt's tokens from number `first` on into a slot that holds those before it.
+
+        Returns the last one's hidden state [1, hidden], from which `logits` come.
 
         One prompt at a time: prompts are short next to the grids, and this way there is no padding to get right and
         nothing that a row could take from the rows admitted with it.
         """
+        seen = first + len(ids)
+        mask = None
+        if first:
+            mask = torch.ones(len(ids), seen, device=self.device, dtype=torch.bool).tril(first)
 
         def attend(index: int, qkv: torch.Tensor) -> torch.Tensor:
-            heads = qkv.transpose(0, 1)[None]  # [1, heads + 2 * kv_heads, tokens, head_dim]
-            query, (key, value) = heads[:, : self.heads], heads[:, self.heads :].chunk(2, dim=1)
-            cache.layers[index][slot, 0, :, : len(ids)] = key[0]
-            cache.layers[index][slot, 1, :, : len(ids)] = value[0]
-            mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+            layer = cache.layers[index][slot]
+            heads = qkv.transpose(0, 1)  # [heads + 2 * kv_heads, tokens, head_dim]
+            layer[:, :, first:seen] = heads[self.heads :].view(2, self.kv_heads, len(ids), self.head_dim)
+            keys, values = layer[:, None, :, :seen].unbind(0)
+            mixed = functional.scaled_dot_product_attention(
+                heads[None, : self.heads], keys, values, attn_mask=mask, is_causal=mask is None, enable_gqa=True
+            )
             return mixed[0].transpose(0, 1).reshape(len(ids), -1)
 
-        hidden = self._forward(torch.tensor(ids, device=self.device), rotary, attend)
-        return self._linear(hidden[-1:], self._head, None)
+        hidden = self._words[torch.tensor(ids)].to(self.device, self.dtype)
+        return self._forward(hidden, rotary, attend)[-1:]
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [rows, codes] of hidden states [rows, hidden]."""
+        return self._linear(hidden, self._head, None)
 
     def decode(
         self,
@@ -152,23 +178,25 @@ class Decoder:
             mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
             return mixed.reshape(rows, -1)
 
-        return self._linear(self._forward(tokens, rotary, attend), self._head, None)
+        return self.logits(self._forward(functional.embedding(tokens, self._codes), rotary, attend))
 
-    def _forward(self, tokens: torch.Tensor, rotary: torch.Tensor, attend: _Attend) -> torch.Tensor:
-        """Hidden states [tokens, hidden] after the last norm; prefill and decode differ in `attend` only."""
+    def _forward(self, hidden: torch.Tensor, rotary: torch.Tensor, attend: _Attend) -> torch.Tensor:
+        """Hidden states [tokens, hidden], embedded, to those after the last norm; what differs is `attend`."""
         cosine, sine = rotary[:, None, 0], rotary[:, None, 1]
         rotated = self.heads + self.kv_heads
-        hidden = functional.embedding(tokens, self._embedding)
         for index, layer in enumerate(self._layers):
             qkv = self._linear(self._normed(hidden, layer.input_norm), layer.qkv, layer.qkv_bias)
-            qkv = qkv.view(tokens.shape[0], -1, self.head_dim)
+            qkv = qkv.view(hidden.shape[0], -1, self.head_dim)
             _rotate(qkv[:, :rotated], cosine, sine)
-            mixed = self._linear(attend(index, qkv), layer.output, None)
+            mixed = self._summed(self._linear(attend(index, qkv), layer.output, None))
             hidden = hidden + self._normed(mixed, layer.post_self_attn_norm)
             gate, up = self._linear(self._normed(hidden, layer.post_attention_norm), layer.gate_up, None).chunk(2, -1)
-            mixed = self._linear(layer.activation(gate).mul_(up), layer.down, None)
+            mixed = self._summed(self._linear(layer.activation(gate).mul_(up), layer.down, None))
             hidden = hidden + self._normed(mixed, layer.post_mlp_norm)
         return self._normed(hidden, self._norm)
+
+    def _summed(self, partial: torch.Tensor) -> torch.Tensor:
+        return partial if self._ranks is None else self._ranks.summed(partial)
 
     def _normed(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         if self.device.type != "cpu":  # one kernel
@@ -179,19 +207,6 @@ class Decoder:
         power = (wide * wide).sum(-1, keepdim=True)
         scale = torch.add(self._floor, power, alpha=1 / weight.shape[0]).rsqrt_()
         return (wide * scale).to(self.dtype).mul_(weight)
-
-
-def load_model(checkpoint: Checkpoint, dtype: torch.dtype) -> GlmImageForConditionalGeneration:
-    """Read `vision_language_encoder` into host memory; what uses its parts takes them to a device."""
-    transformers_logging.disable_progress_bar()
-    folder = checkpoint.part("vision_language_encoder")
-    # Without a dtype transformers takes the config's. Weights that are not in the files would be drawn at random.
-    model, report = GlmImageForConditionalGeneration.from_pretrained(
-        folder, dtype=dtype, local_files_only=True, output_loading_info=True
-    )
-    if report["missing_keys"]:
-        raise BrokenCheckpoint(f"the checkpoint files in {folder} lack {sorted(report['missing_keys'])[0]}")
-    return model.eval()
 
 
 def load_processor(checkpoint: Checkpoint) -> GlmImageProcessor:
@@ -206,21 +221,25 @@ def _rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> No
     part.mul_(cosine).add_(swapped.mul_(sine))
 
 
-def _fuse(layer: GlmImageTextDecoderLayer, device: torch.device) -> _Layer:
-    attention, mlp = layer.self_attn, layer.mlp
-    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+def _layer(weights: Weights, prefix: str, share: Share, device: torch.device, dtype: torch.dtype) -> _Layer:
+    attention, mlp = prefix + "self_attn.", prefix + "mlp."
+    names = ("q_proj", "k_proj", "v_proj")
+    parts = (share.of_heads, share.of_kv_heads, share.of_kv_heads)
     bias = None
-    if attention.q_proj.bias is not None:
-        bias = torch.cat([projection.bias.detach() for projection in projections]).to(device)
+    if weights.get(f"{attention}q_proj.bias") is not None:
+        bias = torch.cat([part(weights[f"{attention}{name}.bias"]) for name, part in zip(names, parts, strict=True)])
+        bias = bias.to(device, dtype)
+    qkv = torch.cat([part(weights[f"{attention}{name}.weight"]) for name, part in zip(names, parts, strict=True)])
+    gate, up = weights[f"{mlp}gate_up_proj.weight"].chunk(2)
     return _Layer(
-        input_norm=layer.input_layernorm.weight.detach().to(device),
-        qkv=torch.cat([projection.weight.detach() for projection in projections]).to(device),
+        input_norm=weights[f"{prefix}input_layernorm.weight"].to(device, dtype),
+        qkv=qkv.to(device, dtype),
         qkv_bias=bias,
-        output=attention.o_proj.weight.detach().to(device),
-        post_self_attn_norm=layer.post_self_attn_layernorm.weight.detach().to(device),
-        post_attention_norm=layer.post_attention_layernorm.weight.detach().to(device),
-        gate_up=mlp.gate_up_proj.weight.detach().to(device),
-        activation=mlp.activation_fn,
-        down=mlp.down_proj.weight.detach().to(device),
-        post_mlp_norm=layer.post_mlp_layernorm.weight.detach().to(device),
+        output=share.inputs(weights[f"{attention}o_proj.weight"]).to(device, dtype).contiguous(),
+        post_self_attn_norm=weights[f"{prefix}post_self_attn_layernorm.weight"].to(device, dtype),
+        post_attention_norm=weights[f"{prefix}post_attention_layernorm.weight"].to(device, dtype),
+        gate_up=torch.cat((share.outputs(gate), share.outputs(up))).to(device, dtype),
+        activation=ACT2FN[weights.config.text_config.hidden_act],
+        down=share.inputs(weights[f"{mlp}down_proj.weight"]).to(device, dtype).contiguous(),
+        post_mlp_norm=weights[f"{prefix}post_mlp_layernorm.weight"].to(device, dtype),
     )

@@ -12,25 +12,31 @@ from app.ar.sampler import sample, sample_head, sample_whole
 
 @dataclass(slots=True)
 class Row:
-    """A running row, as the host knows it. The row at index i of the engine's list is in slot i."""
+    """A row, as the host knows it. The running row at index i of the engine's list is in slot i."""
 
     request: ArRequest
     opening: Opening
-    drawn: int = 1  # the first token comes from the prompt's logits
-    started: float = field(default_factory=time.monotonic)
+    #: Of the prompt's tokens those that its slot holds, and of the row's own tokens those that exist.
+    read: int = 0
+    drawn: int = 0
+    admitted: float = field(default_factory=time.monotonic)
 
     @property
     def length(self) -> int:
-        """Positions that its slot holds: the last token drawn is not stored yet."""
+        """Positions that a running row's slot holds: the last token drawn is not stored yet."""
         return len(self.opening.ids) + self.drawn - 1
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.admitted
 
 
 class RowState:
     """Tensors that a step reads and writes whole, so that it asks the device for nothing and loops over no row.
 
-    Lines past the running rows only fill the batch up. Their `live` is 0: they stay at step 0 and length 0, see their
-    own token alone, and are overwritten by the next admission. No two tensors share memory: a compiled step that
-    writes to one would have to guard against that.
+    Lines past the running rows only fill the batch up. Their `live` is 0: they stay at step 0 and their length, which
+    is 0 but for the row that is opening, and what they store is overwritten. No two tensors share memory: a
+    compiled step that writes to one would have to guard against that.
     """
 
     def __init__(self, *, slots: int, tokens: int, rotary_dim: int, device: torch.device, dtype: torch.dtype) -> None:

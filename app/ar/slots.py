@@ -54,12 +54,14 @@ def slot_bytes(
     return (capacity + 1) * by_position + tokens * by_token
 
 
-def count(asked: int, one: int, device: torch.device) -> int:
+def count(asked: int, one: int, device: torch.device, *, sharers: int = 1) -> int:
     """The slots to allocate, of `one` byte count each: as many as asked for, or for 0 what the free memory holds.
+
+    `sharers`: the processes that count on the same memory, where that is the host's.
 
     Raises Misconfigured, with the numbers, when not even one fits or not as many as were asked for.
     """
-    free = _free_bytes(device)
+    free = _free_bytes(device) // (sharers if device.type == "cpu" else 1)
     fit = int(free * _SHARE) // one
     if not asked:
         asked = min(fit, _ENOUGH) // _ROW_BLOCK * _ROW_BLOCK

@@ -13,6 +13,8 @@ from app.ar.engine import ArEngine
 from app.ar.graphs import Graph
 from app.ar.model import Decoder
 from app.ar.prompt import PromptEncoder
+from app.ar.runner import Runner
+from app.ar.weights import Weights
 from app.bench import machine
 from app.bench.duel import SIZE, duel
 from app.bench.models import Model, mid, small
@@ -76,15 +78,11 @@ def run(as_json: bool) -> int:
 
 def engine_of(model: Model, graph: Graph) -> ArEngine:
     """An engine on the model's own weights, on a CPU."""
-    return ArEngine(
-        Decoder(model.reference, torch.device("cpu")),
-        PromptEncoder(model.processor),
-        ImageTokenizer(model.reference, torch.device("cpu")),
-        slots=max(BATCHES),
-        max_prompt_tokens=128,
-        max_pixels=SIZE.pixels,
-        graph=graph,
-    )
+    weights, device, dtype = Weights.of(model.reference), torch.device("cpu"), torch.float32
+    limits = {"max_prompt_tokens": 128, "max_pixels": SIZE.pixels}
+    runner = Runner(Decoder(weights, device, dtype), slots=max(BATCHES), graph=graph, **limits)
+    images = ImageTokenizer(weights, device, dtype)
+    return ArEngine(runner, PromptEncoder(model.processor), images, prefill_chunk=128, **limits)
 
 
 def _rows(model: Model, plan: Plan, copy: float) -> list[Row]:

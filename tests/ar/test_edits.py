@@ -5,8 +5,8 @@ import torch
 from PIL import Image
 
 from app.ar.condition import ImageTokenizer
-from app.ar.model import load_model
 from app.ar.prompt import PromptEncoder, edit_positions
+from app.ar.weights import Weights
 from app.domain.sizes import Size
 from tests.ar.plans import alone, finish, plan, request
 from tests.edits import drawn, noise
@@ -74,7 +74,7 @@ def test_condition_ids_are_those_of_get_image_tokens(name, count, engines, refer
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_finds_nearly_the_same_condition_ids(dtype, demo_checkpoint, engines, references):
     prompt = PromptEncoder(references["demo"].processor).encode_edit(PROMPT, Size(256, 256), PICTURES["demo"][0])
-    tokenizer = ImageTokenizer(load_model(demo_checkpoint, dtype), torch.device("cpu"))
+    tokenizer = ImageTokenizer(Weights.load(demo_checkpoint), torch.device("cpu"), dtype)
     with torch.inference_mode():
         exact = engines["demo"]._opener._images.encode(prompt.pixels, prompt.grids)[0].ids
         found = tokenizer.encode(prompt.pixels, prompt.grids)[0].ids

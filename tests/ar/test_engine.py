@@ -54,14 +54,14 @@ def test_a_row_has_the_same_ids_alone_and_among_others(name, requests, engines):
 def test_a_rows_logits_are_the_same_bits_in_any_company(name, engines, monkeypatch):
     """Stricter than the same ids: it would take thousands of pictures to see a draw flipped by a last bit."""
     engine, seen = engines[name], []
-    decode = engine._decode
+    decode = engine._runner._step
 
     def spy(*given):
         logits, short = decode(*given)
         seen.append(logits[engine.running.index("a")].clone())
         return logits, short
 
-    monkeypatch.setattr(engine, "_decode", spy)
+    monkeypatch.setattr(engine._runner, "_step", spy)
     engine.admit([request("a")])
     for _ in range(60):
         engine.step()
@@ -72,7 +72,7 @@ def test_a_rows_logits_are_the_same_bits_in_any_company(name, engines, monkeypat
     engine.admit([request("b", size="300x200", prompt="long " * 40), request("c")])
     for _ in range(20):
         engine.step()
-    monkeypatch.setattr(engine, "_decode", spy)
+    monkeypatch.setattr(engine._runner, "_step", spy)
     engine.admit([request("d", prompt=""), request("a")])
     for _ in range(20):
         engine.step()
@@ -165,7 +165,7 @@ def test_a_row_that_turns_to_nan_fails_alone(poisoned, engines):
     engine.admit(requests)
     for _ in range(10):
         engine.step()
-    engine._state.rotary[poisoned] = float("nan")  # as broken memory or an overflow would
+    engine._runner.state.rotary[poisoned] = float("nan")  # as broken memory or an overflow would
     ended = finish(engine)
     assert ended.pop(str(poisoned)) == ArFailure(
         str(poisoned), "nan_output", "the AR model's output was not a number", retryable=True
@@ -176,10 +176,11 @@ def test_a_row_that_turns_to_nan_fails_alone(poisoned, engines):
 
 def test_a_nan_prompt_fails_at_the_next_look(engines, monkeypatch):
     engine = engines["tiny"]
-    prefill = engine._decoder.prefill
-    monkeypatch.setattr(engine._decoder, "prefill", lambda *given: prefill(*given) * float("nan"))
+    prefill = engine._runner.decoder.prefill
     assert engine.admit([request("a")]) == []
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._runner.decoder, "prefill", lambda *given: prefill(*given) * float("nan"))
+        engine.step()
     assert finish(engine)["a"].code == "nan_output"
 
 
@@ -191,10 +192,11 @@ def test_an_error_while_reading_a_prompt_leaves_no_half_row(engines, monkeypatch
         raise torch.OutOfMemoryError
 
     assert engine.admit([request("a")]) == []
+    engine.step()
     with monkeypatch.context() as patch:
-        patch.setattr(engine._state, "draw_first", fail)
-        with pytest.raises(torch.OutOfMemoryError):
-            engine.admit([request("b", seed=1)])
+        patch.setattr(engine._runner.state, "draw_first", fail)
+        assert engine.admit([request("b", seed=1)]) == []
+        assert engine.step() == [ArFailure("b", "ar_error", "planning failed: OutOfMemoryError", retryable=True)]
     assert engine.running == ("a",)
     assert engine.admit([request("b", seed=1)]) == []
     assert {key: item.prior.ids for key, item in finish(engine).items()} == expected
@@ -214,7 +216,7 @@ def test_the_longest_prompt_of_the_largest_picture_fits_its_slot(tiny_checkpoint
         key=lambda size: size.preview_grid.tokens + size.large_grid.tokens,
     )
     assert most_tokens(96 * 96) == largest.preview_grid.tokens + largest.large_grid.tokens
-    frame = len(engine._prompts.encode("", largest))
+    frame = len(engine._opener._prompts.encode("", largest))
     fits = request("fits", prompt="x" * (100 - frame), size=str(largest))
     assert len(plan(engine, fits)["fits"]) == largest.large_grid.tokens
     assert engine.admit([request("over", prompt="x" * (101 - frame), size=str(largest))])[0].code == "prompt_too_long"

@@ -56,14 +56,14 @@ def test_with_packed_products_a_rows_logits_are_the_same_bits_in_any_company(tin
     """One row alone is one row here, not the first of four."""
     monkeypatch.setattr(graphs, "_CACHED", 0)
     engine, seen = _engine(tiny_checkpoint, "auto"), []
-    decode = engine._decode
+    decode = engine._runner._step
 
     def spy(*given):
         logits, short = decode(*given)
         seen.append(logits[0].clone())
         return logits, short
 
-    engine._decode = spy
+    engine._runner._step = spy
     engine.admit(REQUESTS[:1])
     for _ in range(40):
         engine.step()

@@ -10,7 +10,7 @@ CPU = torch.device("cpu")
 
 def test_the_formula_counts_what_is_allocated(engines):
     engine = engines["tiny"]
-    decoder, cache, state = engine._decoder, engine._cache, engine._state
+    decoder, cache, state = engine._runner.decoder, engine._runner.cache, engine._runner.state
     allocated = sum(layer.nbytes for layer in cache.layers)
     allocated += sum(tensor.nbytes for tensor in (state.tokens, state.uniform, state.rotary))
     one = slot_bytes(
