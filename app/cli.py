@@ -123,25 +123,23 @@ def ar(tp: int | None, graph: str | None, rank: int, rendezvous: int) -> None:
 
 
 @cli.command()
-@click.option("--sp", type=click.IntRange(1, 64), help="devices that share an image's tokens  [default: PLANPAINT_SP]")
-@click.option("--cfg-parallel", is_flag=True, help="the two CFG branches on two devices, or groups of --sp")
-@click.option("--step-cache", metavar="first-block:THRESHOLD", help="skip blocks at steps that change little")
-@click.option("--rank", type=int, hidden=True)
-@click.option("--rendezvous", type=int, hidden=True)
-def dit(sp: int | None, cfg_parallel: bool, step_cache: str | None, rank: int | None, rendezvous: int | None) -> None:
+@click.option("--sp", type=click.IntRange(1, 64), help="devices that share an image  [default: PLANPAINT_DIT_SP or 1]")
+@click.option("--cfg-parallel", is_flag=True, default=None, help="the CFG branches on two devices, or groups of --sp")
+@click.option("--step-cache", metavar="first-block:THRESHOLD", help="reuse blocks' work at steps that change little")
+@_RANK
+@_RENDEZVOUS
+def dit(sp: int | None, cfg_parallel: bool | None, step_cache: str | None, rank: int, rendezvous: int) -> None:
     """Run one DiT worker: paints one image at a time, on one device or spread over several."""
-    given = {"SP": sp, "CFG_PARALLEL": cfg_parallel or None, "STEP_CACHE": step_cache}
-    # Where the followers of a group find them too.
-    os.environ.update({PREFIX + name: str(value) for name, value in given.items() if value is not None})
-    effective = _role("dit")
+    effective = _role("dit", DIT_SP=sp, DIT_CFG_PARALLEL=cfg_parallel, STEP_CACHE=step_cache)
     # Before torch is loaded, which takes seconds.
     Checkpoint(effective.checkpoint).verify(DIT_PARTS)
-    from workers import dit as worker
-    from workers import dit_engine
+    if rank:
+        from workers import dit_engine
 
-    if rank is not None and rendezvous is not None:
         dit_engine.follow(effective, rank, rendezvous)
     else:
+        from workers import dit as worker
+
         worker.run(effective)
     _leave()
 
@@ -214,6 +212,17 @@ def bench() -> None:
 def bench_ar(as_json: bool) -> None:
     """The AR engine against transformers' generate(), on the same weights and threads."""
     from app.bench import ar as module
+    from app.devices import limit_threads
+
+    limit_threads(settings.load().threads or 1)
+    sys.exit(module.run(as_json))
+
+
+@bench.command("dit")
+@click.option("--json", "as_json", is_flag=True, help="end with one JSON object")
+def bench_dit(as_json: bool) -> None:
+    """The DiT engine against the reference pipeline, a bare loop, and itself spread over processes."""
+    from app.bench import dit as module
     from app.devices import limit_threads
 
     limit_threads(settings.load().threads or 1)

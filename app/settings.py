@@ -59,8 +59,8 @@ class Settings(BaseSettings):
     prefill_chunk: int = Field(512, ge=16, le=8192, description="prompt tokens that are read in one step")
     graph: Literal["auto", "off", "cuda", "npu", "compile"] = Field("off", description="how the decode step is run")
 
-    sp: int = Field(1, ge=1, le=64, description="devices that share the tokens of one picture, in a DiT worker")
-    cfg_parallel: bool = Field(False, description="the two CFG branches on two devices, or groups of sp of them")
+    dit_sp: int = Field(1, ge=1, le=64, description="devices that share the tokens of one picture, in a DiT worker")
+    dit_cfg_parallel: bool = Field(False, description="the two CFG branches on two devices, or groups of sp of them")
     step_cache: str | None = Field(None, description="first-block:THRESHOLD; default: every step is computed")
     dit_compile: bool = Field(False, description="torch.compile for the transformer's blocks; needs a C++ compiler")
     vae_tile_pixels: int = Field(2048 * 2048, ge=0, description="area from which pictures are decoded in tiles")

@@ -1,9 +1,11 @@
 """The engine of a DiT worker as the settings want it: alone, or as the leader or a follower of a group of devices."""
 
+import os
+
 import torch
 
 from app import devices
-from app.checkpoint import Checkpoint
+from app.checkpoint import Checkpoint, loading
 from app.dit.engine import DitEngine, Options
 from app.dit.parallel import Layout
 from app.ranks import Follower, Leader, Ranks
@@ -16,6 +18,7 @@ _COMMAND = ("dit",)
 def load(settings: Settings, checkpoint: Checkpoint, device: torch.device) -> DitEngine:
     """Start the group, if there is one, and have a first picture painted. Raises Misconfigured."""
     layout = _layout(settings)
+    _limit_threads(settings, layout, device)
     leader = Leader(layout.ranks, device, _COMMAND) if layout.ranks > 1 else None
     engine = _engine(settings, checkpoint, device, leader)
     engine.warm_up()
@@ -24,14 +27,23 @@ def load(settings: Settings, checkpoint: Checkpoint, device: torch.device) -> Di
 
 def follow(settings: Settings, rank: int, port: int) -> None:
     """Be one of the group's other ranks until its leader ends."""
-    devices.limit_threads(settings.threads)
-    device = devices.pick(settings.device)
-    ranks = Follower(rank, _layout(settings).ranks, device, port)
-    _engine(settings, Checkpoint(settings.checkpoint), device, ranks).follow(ranks)
+    layout, device, checkpoint = _layout(settings), devices.pick(settings.device), Checkpoint(settings.checkpoint)
+    _limit_threads(settings, layout, device)
+    ranks = Follower(rank, layout.ranks, device, port)
+    with loading(checkpoint):
+        engine = _engine(settings, checkpoint, device, ranks)
+    engine.follow(ranks)
 
 
 def _layout(settings: Settings) -> Layout:
-    return Layout(settings.sp, settings.cfg_parallel)
+    return Layout(settings.dit_sp, settings.dit_cfg_parallel)
+
+
+def _limit_threads(settings: Settings, layout: Layout, device: torch.device) -> None:
+    threads = settings.threads
+    if layout.ranks > 1 and device.type == "cpu":  # ranks share the host's cores
+        threads = threads or max(1, len(os.sched_getaffinity(0)) // layout.ranks)
+    devices.limit_threads(threads)
 
 
 def _engine(settings: Settings, checkpoint: Checkpoint, device: torch.device, ranks: Ranks | None) -> DitEngine:

@@ -59,7 +59,7 @@ class Ulysses:
         shape[dimension] = missing
         return torch.cat([part, part.new_zeros(shape)], dim=dimension)
 
-    @torch.compiler.disable  # a program would be bound to the lengths of one picture
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # a program would be bound to one picture's lengths
     def heads(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """From [1, rows of this rank, all heads, depth] to [1, whole sequence, heads of this rank, depth], of each.
 
@@ -70,7 +70,7 @@ class Ulysses:
         kept, _ = _places(self._glyphs, self._patches, self._size, whole.device)
         return (whole if kept is None else whole.index_select(0, kept))[None].unbind(2)
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def rows(self, heads: torch.Tensor) -> torch.Tensor:
         """From [1, whole sequence, heads of this rank, depth] back to [1, rows of this rank, all heads * depth]."""
         _, back = _places(self._glyphs, self._patches, self._size, heads.device)
