@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from app.bench.reference import picture
 from app.dit.engine import DitEngine
 from app.dit.request import PaintRequest
 from app.domain.prior import PriorTokens
@@ -20,22 +21,6 @@ def paint_request(name="tiny", *, prompt=PROMPT, size="64x64", seed=0, steps=2, 
     ids = tuple(draw.randrange(CODES[name]) for _ in range(size.large_grid.tokens))
     prior = PriorTokens(size.large_grid, ids)
     return PaintRequest(prompt=prompt, size=size, prior=prior, seed=seed, steps=steps, guidance_scale=guidance_scale)
-
-
-def reference(pipeline, request):
-    """The pipeline's picture from the same plan, cut to the requested size."""
-    size, grid = request.size, request.prior.grid
-    image = pipeline(
-        prompt=request.prompt,
-        prior_token_ids=pipeline._upsample_token_ids(torch.tensor(request.prior.ids), grid.height, grid.width),
-        height=size.inside.height,
-        width=size.inside.width,
-        num_inference_steps=request.steps,
-        guidance_scale=request.guidance_scale,
-        generator=torch.Generator("cpu").manual_seed(request.seed),
-    ).images[0]
-    left, top = (image.width - size.width) // 2, (image.height - size.height) // 2
-    return np.asarray(image.crop((left, top, left + size.width, top + size.height)))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +40,7 @@ def test_pictures_are_those_of_the_pipeline(name, size, changed, engines, pipeli
     assert pixels.dtype == np.uint8
     assert pixels.shape == (request.size.height, request.size.width, 3)
     assert pixels.flags.c_contiguous
-    difference = np.abs(pixels.astype(int) - reference(pipelines[name], request))
+    difference = np.abs(pixels.astype(int) - picture(pipelines[name], request))
     assert difference.max() <= 1
 
 

@@ -41,7 +41,9 @@ def blocks_run(engine, request, monkeypatch):
     return [len(mine) for mine in counts]
 
 
-@pytest.mark.parametrize("request_", [paint_request(steps=6), edit_request("tiny", PICTURES[:2], steps=6)], ids=["text", "edit"])
+@pytest.mark.parametrize(
+    "request_", [paint_request(steps=6), edit_request("tiny", PICTURES[:2], steps=6)], ids=["text", "edit"]
+)
 def test_a_step_cache_that_never_skips_changes_nothing(request_, engines, tiny_checkpoint):
     """Its hooks around every block, its contexts for both branches, and images of two sizes: the same latents."""
     cached = load(tiny_checkpoint, step_cache="first-block:0")
