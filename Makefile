@@ -39,6 +39,7 @@ fix: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/planpaint bench ar
+	$(BIN)/planpaint bench dit
 
 # Hashes of everything but torch and what only some builds of torch bring along.
 lock: $(STAMP)

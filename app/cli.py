@@ -138,12 +138,31 @@ def ar(tp: int | None, graph: str | None, device_index: int | None, rank: int, r
 
 
 @cli.command()
+@click.option("--sp", type=click.IntRange(1, 64), help="devices that share an image  [default: PLANPAINT_DIT_SP or 1]")
+@click.option("--cfg-parallel", is_flag=True, default=None, help="the CFG branches on two devices, or groups of --sp")
+@click.option("--step-cache", metavar="first-block:THRESHOLD", help="reuse blocks' work at steps that change little")
 @_DEVICE_INDEX
-def dit(device_index: int | None) -> None:
-    """Run one DiT worker: paints one image at a time on one device."""
-    effective = _worker("dit", DEVICE_INDEX=device_index)
+@_RANK
+@_RENDEZVOUS
+def dit(
+    sp: int | None,
+    cfg_parallel: bool | None,
+    step_cache: str | None,
+    device_index: int | None,
+    rank: int,
+    rendezvous: int,
+) -> None:
+    """Run one DiT worker: paints one image at a time, on one device or spread over several."""
+    effective = _worker(
+        "dit", DIT_SP=sp, DIT_CFG_PARALLEL=cfg_parallel, STEP_CACHE=step_cache, DEVICE_INDEX=device_index
+    )
     # Before torch is loaded, which takes seconds.
     Checkpoint(effective.checkpoint).verify(DIT_PARTS)
+    if rank:
+        from workers import dit_engine
+
+        dit_engine.follow(effective, rank, rendezvous)
+        _leave()
     from workers import dit as worker
 
     _leave(EX_AGAIN if worker.run(effective) else 0)
@@ -231,6 +250,16 @@ def bench() -> None:
 def bench_ar(as_json: bool) -> None:
     """The AR engine against transformers' generate(), on the same weights and threads."""
     from app.bench import ar as module
+
+    limit_threads(settings.load().threads or 1)
+    sys.exit(module.run(as_json))
+
+
+@bench.command("dit")
+@click.option("--json", "as_json", is_flag=True, help="end with one JSON object")
+def bench_dit(as_json: bool) -> None:
+    """The DiT engine against the reference pipeline, a bare loop, and itself spread over processes."""
+    from app.bench import dit as module
 
     limit_threads(settings.load().threads or 1)
     sys.exit(module.run(as_json))

@@ -273,6 +273,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
+def threads(asked: int, *, sharers: int, device: "torch.device") -> int:
+    """CPU threads of each of the processes that share a model: what was asked for, or of a processor their part."""
+    if asked or sharers == 1 or row(device).visible is not None:
+        return asked
+    return max(1, len(os.sched_getaffinity(0)) // sharers)
+
+
 def limit_threads(count: int) -> None:
     """Let this process's CPU operators use so many threads; 0 leaves torch's own choice."""
     import torch

@@ -60,6 +60,12 @@ class Settings(BaseSettings):
     prefill_chunk: int = Field(512, ge=16, le=8192, description="prompt tokens that are read in one step")
     graph: Literal["auto", "off", "cuda", "npu", "compile"] = Field("auto", description="how the decode step is run")
 
+    dit_sp: int = Field(1, ge=1, le=64, description="devices that share the tokens of one picture, in a DiT worker")
+    dit_cfg_parallel: bool = Field(False, description="the two CFG branches on two devices, or groups of sp of them")
+    step_cache: str | None = Field(None, description="first-block:THRESHOLD; default: every step is computed")
+    dit_compile: bool = Field(False, description="torch.compile for the transformer's blocks; needs a C++ compiler")
+    vae_tile_pixels: int = Field(2048 * 2048, ge=0, description="area from which pictures are decoded in tiles")
+
     ar_backend: Literal["engine", "srt"] = Field("engine", description="srt: a remote SGLang server decodes")
     srt_url: str | None = Field(None, validate_default=True, description="the SGLang server, with ar_backend srt")
     srt_batches: int = Field(2, ge=1, le=64, description="batches in flight to the SGLang server")
@@ -123,6 +129,13 @@ class Settings(BaseSettings):
     @classmethod
     def _no_slash(cls, value: str | None) -> str | None:
         return value.rstrip("/") if value else value
+
+    @field_validator("step_cache")
+    @classmethod
+    def _threshold(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"first-block:(0|[1-9][0-9]*)(\.[0-9]+)?", value):
+            raise ValueError("must look like first-block:0.1")
+        return value
 
     @field_validator("srt_url")
     @classmethod

@@ -145,8 +145,8 @@ def _transformer() -> GlmImageTransformer2DModel:
         in_channels=4,
         out_channels=4,
         num_layers=2,
-        attention_head_dim=16,
-        num_attention_heads=2,
+        attention_head_dim=8,
+        num_attention_heads=12,  # for groups of 2, 3 and 4
         text_embed_dim=16,
         time_embed_dim=32,
         condition_dim=8,

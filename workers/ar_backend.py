@@ -1,6 +1,5 @@
 """Which engine an AR worker drives: the one in this process, or a remote SGLang server. Both take the same calls."""
 
-import os
 import threading
 
 import torch
@@ -30,10 +29,7 @@ def device_name(settings: Settings) -> str:
 
 def _place(settings: Settings) -> tuple[torch.device, torch.dtype]:
     device = devices.pick(settings.device, index=settings.device_index)
-    threads = settings.threads
-    if settings.ar_tp > 1 and devices.row(device).visible is None:  # ranks share the host's cores
-        threads = threads or max(1, len(os.sched_getaffinity(0)) // settings.ar_tp)
-    devices.limit_threads(threads)
+    devices.limit_threads(devices.threads(settings.threads, sharers=settings.ar_tp, device=device))
     return device, devices.dtype(settings.dtype, device)
 
 

@@ -12,7 +12,6 @@ from PIL import Image
 
 from app import devices, keys, wiring
 from app.blobs import BlobStore
-from app.checkpoint import Checkpoint, loading
 from app.dit.engine import DitEngine
 from app.dit.request import PaintRequest
 from app.domain.messages import DitTask, PaintOrder
@@ -21,7 +20,7 @@ from app.queues.dit_queue import PAINT, make_celery, parse_task
 from app.service import Stages
 from app.settings import Settings, worker_name
 from app.store.jobs import JobStore
-from workers import inputs, selftest
+from workers import dit_engine, inputs
 from workers.heartbeat import Heartbeat
 from workers.process import ends_at
 from workers.uploader import Painted, Uploader
@@ -177,19 +176,6 @@ def _request(order: PaintOrder, pictures: tuple[Image.Image, ...]) -> PaintReque
     )
 
 
-def load(settings: Settings) -> DitEngine:
-    """The engine, tried out and ready. Raises Misconfigured."""
-    devices.limit_threads(settings.threads)
-    device = devices.pick(settings.device, index=settings.device_index)
-    dtype = devices.dtype(settings.dtype, device)
-    checkpoint = Checkpoint(settings.checkpoint)
-    with loading(checkpoint):
-        engine = DitEngine.load(checkpoint, device=device, dtype=dtype)
-    selftest.check_attention(device, dtype)
-    selftest.check_dit(engine)
-    return engine
-
-
 def run(settings: Settings) -> bool:
     """Until TERM or INT, or until memory has run out: then the answer is True, and the process should be replaced."""
     name = worker_name("dit")
@@ -200,12 +186,13 @@ def run(settings: Settings) -> bool:
         store, wiring.registry(client), name=name, role="dit", device=str(device), lease_s=settings.lease_s
     )
     with heartbeat:
-        engine = load(settings)
+        engine = dit_engine.load(settings)
         blobs = wiring.worker_blobs(settings)
         uploader = Uploader(blobs, store, stages, heartbeat, model=settings.checkpoint.name)
         worker = DitWorker(engine, store, stages, blobs, heartbeat, uploader, name=name)
         _consume(settings, worker)
         uploader.close(settings.stop_grace_s)
+        engine.close()
     return worker.worn_out
 
 

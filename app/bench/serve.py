@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from app import devices
 from app.ar.graphs import Graph
-from app.bench import machine, reference
+from app.bench import machine, monolith
 from app.bench.cores import core_seconds
 from app.checkpoint import DEMO, Checkpoint
 from app.domain.sizes import Size
@@ -71,16 +71,16 @@ def run(as_json: bool) -> int:
     # Service first and bare loops last: each has the machine to itself.
     served = _serve(prompts)
     devices.limit_threads(CORES)
-    monolith, lists = _reference(prompts)
+    single, lists = _reference(prompts)
     devices.limit_threads(1)
     ar, dit = _bare(prompts)
     limit = CORES / (ar + dit)
     result = Result(
-        monolith_ratio=round(served.images_per_s / monolith, 3),
+        monolith_ratio=round(served.images_per_s / single, 3),
         list8_ratio=round(served.images_per_s / lists, 3),
         limit_share=round(served.images_per_s / limit, 3),
         service_images_per_s=round(served.images_per_s, 3),
-        monolith_images_per_s=round(monolith, 3),
+        monolith_images_per_s=round(single, 3),
         list8_images_per_s=round(lists, 3),
         limit_images_per_s=round(limit, 3),
         ar_core_s=round(ar, 4),
@@ -165,22 +165,22 @@ def _ended(job: dict[str, Any]) -> float:
 
 def _reference(prompts: list[str]) -> tuple[float, float]:
     """Pictures by second of the pipeline, one by one and in lists."""
-    pipeline = reference.pipeline(Checkpoint(DEMO), SIZE, STEPS, GUIDANCE)
+    pipeline = monolith.pipeline(Checkpoint(DEMO), SIZE, STEPS, GUIDANCE)
     pipeline(prompts[:1])
-    one = reference.images_per_s(pipeline, prompts[:_SINGLES], batch=1)
+    one = monolith.images_per_s(pipeline, prompts[:_SINGLES], batch=1)
     pipeline(prompts[:_LIST])
-    return one, reference.images_per_s(pipeline, prompts[: _LISTS * _LIST], batch=_LIST)
+    return one, monolith.images_per_s(pipeline, prompts[: _LISTS * _LIST], batch=_LIST)
 
 
 def _bare(prompts: list[str]) -> tuple[float, float]:
     """Core seconds by image of AR at the batch that the service used, and of DiT."""
     checkpoint = Checkpoint(DEMO)
-    ar = reference.ar_engine(checkpoint, SIZE, slots=SLOTS, graph=GRAPH)
-    reference.plan_all(ar, prompts[:SLOTS], SIZE)
-    planning, plans = reference.plan_all(ar, prompts, SIZE)
-    dit = reference.dit_engine(checkpoint)
-    reference.paint_all(dit, prompts[:2], plans[:2], SIZE, STEPS, GUIDANCE)
-    return planning, reference.paint_all(dit, prompts[:_LIST], plans[:_LIST], SIZE, STEPS, GUIDANCE)
+    ar = monolith.ar_engine(checkpoint, SIZE, slots=SLOTS, graph=GRAPH)
+    monolith.plan_all(ar, prompts[:SLOTS], SIZE)
+    planning, plans = monolith.plan_all(ar, prompts, SIZE)
+    dit = monolith.dit_engine(checkpoint)
+    monolith.paint_all(dit, prompts[:2], plans[:2], SIZE, STEPS, GUIDANCE)
+    return planning, monolith.paint_all(dit, prompts[:_LIST], plans[:_LIST], SIZE, STEPS, GUIDANCE)
 
 
 def _prompts(count: int) -> list[str]:

@@ -3,14 +3,13 @@
 Source: `GlmImagePipeline.__call__`, "Prepare latents and (optional) image kv cache".
 """
 
-from typing import Literal
-
 import torch
 from diffusers import AutoencoderKL, GlmImageTransformer2DModel
 from diffusers.image_processor import VaeImageProcessor
 from diffusers.models.transformers.transformer_glm_image import GlmImageKVCache
 from PIL.Image import Image
 
+from app.dit.ulysses import Rotary
 from app.domain.prior import PriorTokens
 
 
@@ -20,22 +19,24 @@ class Memory:
     def __init__(self, transformer: GlmImageTransformer2DModel, vae: AutoencoderKL) -> None:
         self._transformer = transformer
         self._vae = vae
-        scale = 2 ** (len(vae.config.block_out_channels) - 1)
-        self._processor = VaeImageProcessor(vae_scale_factor=scale)
-        self._multiple: int = scale * transformer.config.patch_size
+        self._scale = 2 ** (len(vae.config.block_out_channels) - 1)
+        self._processor = VaeImageProcessor(vae_scale_factor=self._scale)
         self._cache = GlmImageKVCache(num_layers=transformer.config.num_layers)
+        self._empty = True
 
-    def cache(self, mode: Literal["read", "skip"]) -> GlmImageKVCache:
-        """For one pass: the guided branch reads the images, the other must know nothing of them."""
-        self._cache.set_mode(mode)
+    def read(self) -> GlmImageKVCache | None:
+        """For a pass that looks at the images; None when there are none."""
+        if self._empty:
+            return None
+        self._cache.set_mode("read")
         return self._cache
 
-    def write(self, image: Image, condition: PriorTokens) -> None:
-        """Add an image: one pass over its latents and its plan, at time 0 and without glyphs."""
+    def write(self, latents: torch.Tensor, prior: torch.Tensor, rotary: Rotary) -> None:
+        """Add an image: one pass over its latents and its ids and positions by patch, at time 0 and without glyphs."""
         transformer, device, dtype = self._transformer, self._transformer.device, self._transformer.dtype
-        latents = self._latents(image)
-        prior = upsampled(condition).to(device)
+        size = [side * self._scale for side in latents.shape[2:]]
         self._cache.set_mode("write")
+        self._empty = False
         transformer(
             hidden_states=latents.to(dtype),
             encoder_hidden_states=torch.zeros((1, 0, transformer.config.text_embed_dim), device=device, dtype=dtype),
@@ -43,8 +44,9 @@ class Memory:
             prior_token_drop=torch.zeros_like(prior, dtype=torch.bool),
             timestep=torch.zeros(1, device=device),
             # As whole numbers, unlike the target's size, which half precision rounds.
-            target_size=torch.tensor([self._size(image)], device=device),
+            target_size=torch.tensor([size], device=device),
             crop_coords=torch.zeros((1, 2), device=device),
+            image_rotary_emb=rotary,
             kv_caches=self._cache,
             return_dict=False,
         )
@@ -53,24 +55,25 @@ class Memory:
         """Free the memory now, whoever still holds this object."""
         self._cache.clear()
 
-    def _size(self, image: Image) -> tuple[int, int]:
-        """Height and width, rounded down to whole latents patches."""
-        multiple = self._multiple
-        return image.height // multiple * multiple, image.width // multiple * multiple
-
-    def _latents(self, image: Image) -> torch.Tensor:
+    def latents(self, image: Image) -> torch.Tensor:
+        """The most likely latents, not drawn ones: an edit must not depend on a second seed."""
         config, device, dtype = self._vae.config, self._vae.device, self._vae.dtype
-        height, width = self._size(image)
+        multiple = self._scale * self._transformer.config.patch_size
+        height, width = image.height // multiple * multiple, image.width // multiple * multiple
         pixels = self._processor.preprocess(image, height=height, width=width).to(device, dtype)
         mean = torch.tensor(config.latents_mean).view(1, -1, 1, 1).to(device, dtype)
         deviation = torch.tensor(config.latents_std).view(1, -1, 1, 1).to(device, dtype)
-        # The most likely latents, not drawn ones: an edit must not depend on a second seed.
         latents: torch.Tensor = (self._vae.encode(pixels).latent_dist.mode() - mean) / deviation
         return latents
 
 
+def patches(prior: PriorTokens) -> int:
+    """How many patches a plan covers: a prior token is 32 pixels wide and a patch 16."""
+    return 4 * prior.grid.tokens
+
+
 def upsampled(prior: PriorTokens) -> torch.Tensor:
-    """The ids by patch, [1, patches]: a prior token covers 32 pixels and a patch 16."""
+    """The ids by patch, [1, patches]."""
     grid = torch.tensor(prior.ids).view(prior.grid.height, prior.grid.width)
     # On the CPU: torch_npu cannot interpolate by a factor.
     return grid.repeat_interleave(2, dim=0).repeat_interleave(2, dim=1).view(1, -1)

@@ -1,39 +1,52 @@
-"""The DiT engine: paints one picture from its prior tokens, as `GlmImagePipeline` does when it is handed them."""
+"""The DiT engine: paints one picture from its prior tokens, on one device or as the leader of several."""
 
-from collections.abc import Callable, Mapping
-from contextlib import closing
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+import structlog
 import torch
 from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, GlmImageTransformer2DModel
-from diffusers.models.transformers.transformer_glm_image import GlmImageKVCache
-from diffusers.utils.torch_utils import randn_tensor
 from numpy.typing import NDArray
+from PIL import Image
 from transformers import ByT5Tokenizer, T5EncoderModel
 from transformers.utils import logging as transformers_logging
 
 from app.checkpoint import DIT_PARTS, Checkpoint
-from app.dit.condition import Memory, upsampled
+from app.dit.decode import Decoder
+from app.dit.denoise import Denoiser
 from app.dit.glyphs import GlyphEncoder
+from app.dit.parallel import SINGLE, Layout, Parallel, Stopped
 from app.dit.request import PaintRequest
-from app.dit.schedule import scheduler
+from app.dit.step_cache import StepCache
 from app.domain.prior import PriorTokens
 from app.domain.sizes import Size
-from app.errors import BrokenCheckpoint, ImageFailed
+from app.errors import BrokenCheckpoint, Misconfigured
+from app.ranks import Follower, Leader, Ranks
+
+log = structlog.get_logger(__name__)
+
+#: Of the edit that is painted before an engine is ready, and of its images. Equal lengths would be compiled as one.
+_WARM_UP, _IMAGES = Size(256, 192), (Size(64, 96), Size(128, 32))
 
 
 @dataclass(frozen=True, slots=True)
-class _Conditions:
-    """What the transformer is told besides the latents and the time; the same at every step of a picture."""
+class Options:
+    """How an engine runs; the default is the plainest way.
 
-    glyphs: torch.Tensor
-    prior: torch.Tensor
-    drop_prior: torch.Tensor
-    size: torch.Tensor
-    crop: torch.Tensor
-    rotary: tuple[torch.Tensor, torch.Tensor]
+    `step_cache` is "first-block:THRESHOLD" or None; from an area of `tile_pixels` on, pictures are decoded in tiles.
+    """
+
+    step_cache: str | None = None
+    compile: bool = False
+    tile_pixels: int = 2048 * 2048
+    layout: Layout = SINGLE
+
+
+PLAIN = Options()
 
 
 class DitEngine:
@@ -45,19 +58,34 @@ class DitEngine:
         transformer: GlmImageTransformer2DModel,
         vae: AutoencoderKL,
         schedule: Mapping[str, Any],
+        *,
+        options: Options = PLAIN,
+        ranks: Ranks | None = None,
     ) -> None:
-        self._glyphs = glyphs
-        self._transformer = transformer
-        self._vae = vae
-        self._schedule = schedule
-        self._device: torch.device = transformer.device
-        self._dtype: torch.dtype = transformer.dtype
-        self._scale = 2 ** (len(vae.config.block_out_channels) - 1)
-        with torch.inference_mode():
-            self._no_glyphs = glyphs.encode("").to(self._dtype)
+        """`ranks`: the group that shares each picture, of which this process is a member."""
+        self._options = options
+        self._ranks = ranks
+        self._parallel = None
+        if options.step_cache is not None and options.layout.sp > 1:
+            raise Misconfigured("a step cache and sequence parallel exclude each other: ranks would skip other steps")
+        if ranks is not None:
+            self._parallel = Parallel(ranks, options.layout, transformer)
+        cache = StepCache(transformer, options.step_cache)
+        if options.compile:
+            transformer.compile_repeated_blocks(dynamic=True)
+        self._denoiser = Denoiser(glyphs, transformer, vae, schedule, cache=cache, parallel=self._parallel)
+        self._decoder = Decoder(vae, options.tile_pixels)
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype) -> Self:
+    def load(
+        cls,
+        checkpoint: Checkpoint,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        options: Options = PLAIN,
+        ranks: Ranks | None = None,
+    ) -> Self:
         """Load all parts but the AR model. Raises BrokenCheckpoint for missing or damaged files."""
         checkpoint.verify(DIT_PARTS)
         transformers_logging.disable_progress_bar()
@@ -69,9 +97,27 @@ class DitEngine:
         vae = _weights(AutoencoderKL, checkpoint, "vae", dtype=vae_dtype)
         schedule = FlowMatchEulerDiscreteScheduler.load_config(checkpoint.part("scheduler"), local_files_only=True)
         glyphs = GlyphEncoder(tokenizer, encoder.to(device))
-        return cls(glyphs, transformer.to(device), vae.to(device), schedule)
+        return cls(glyphs, transformer.to(device), vae.to(device), schedule, options=options, ranks=ranks)
 
-    @torch.inference_mode()
+    @property
+    def step_cache(self) -> str | None:
+        """The setting that pictures are painted with, for their records; None: every step is computed."""
+        return self._options.step_cache
+
+    def warm_up(self) -> None:
+        """Paint small pictures, so that the first one asked for does not wait for compilers and allocators.
+
+        Raises Misconfigured when the transformer cannot be compiled.
+        """
+        try:
+            for request in _small_pictures():
+                self.paint(request, lambda step: None)
+        except (RuntimeError, OSError) as error:
+            if not self._options.compile:
+                raise
+            reason = " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__  # pages of advice follow
+            raise Misconfigured(f"the transformer cannot be compiled: {reason}") from error
+
     def paint(self, request: PaintRequest, on_step: Callable[[int], None]) -> NDArray[np.uint8]:
         """The picture, [height, width, 3] RGB of the requested size.
 
@@ -79,75 +125,38 @@ class DitEngine:
         `on_step(k)` is called after denoising step k (1-based); what it raises stops the work and is passed on.
         Raises ImageFailed when the model's output is not a number.
         """
-        inside = request.size.inside
-        latents = self._noise(inside, request.seed)
-        plan = self._conditions(request.prior, inside, latents, self._glyphs.encode(request.prompt), drop=False)
-        bare = None  # without a plan and glyphs, for guidance
-        if request.guidance_scale > 1:
-            bare = self._conditions(request.prior, inside, latents, self._no_glyphs, drop=True)
-        patches = plan.prior.shape[1]
-        schedule = scheduler(self._schedule, steps=request.steps, image_tokens=patches, device=self._device)
-        # Closed, not left to go: the trace of an error that stops the work would hold gigabytes.
-        with closing(Memory(self._transformer, self._vae)) as memory:
-            for image, condition in zip(request.images, request.condition, strict=True):
-                memory.write(image, condition)
-            for step, time in enumerate(schedule.timesteps, start=1):
-                flow = self._flow(latents, time, plan, memory.cache("read"))
-                if bare is not None:
-                    unguided = self._flow(latents, time, bare, memory.cache("skip"))
-                    flow = unguided + request.guidance_scale * (flow - unguided)
-                latents = schedule.step(flow, time, latents, return_dict=False)[0]
-                on_step(step)
-        return _cropped(self._decode(latents), request.size)
+        return self.decode(self.denoise(request, on_step), request.size)
 
-    def _noise(self, inside: Size, seed: int) -> torch.Tensor:
-        """Drawn on the CPU and moved, so that a seed means the same picture on every device."""
-        shape = (1, self._transformer.config.in_channels, inside.height // self._scale, inside.width // self._scale)
-        generator = torch.Generator("cpu").manual_seed(seed)
-        noise: torch.Tensor = randn_tensor(shape, generator=generator, device=self._device, dtype=self._dtype)
-        return noise
+    def denoise(self, request: PaintRequest, on_step: Callable[[int], None]) -> torch.Tensor:
+        """The first part of `paint`: the latents, [1, channels, height/8, width/8] of the inside size."""
+        if self._parallel is None:
+            return self._denoiser.latents(request, on_step)
+        if isinstance(self._ranks, Leader):
+            self._ranks.tell(request.to_json())
+        try:
+            return self._denoiser.latents(request, self._parallel.step(on_step))
+        except Stopped as stopped:
+            raise stopped.__cause__ or stopped from None
+        except BaseException:
+            # The others wait in a collective for a rank that will not come: only a fresh group can go on.
+            log.critical("rank_failed", exc_info=True)
+            os._exit(1)
 
-    def _conditions(
-        self, prior: PriorTokens, inside: Size, latents: torch.Tensor, glyphs: torch.Tensor, *, drop: bool
-    ) -> _Conditions:
-        patches = upsampled(prior).to(self._device)
-        cosine, sine = self._transformer.rope(latents)  # made on the CPU; left to itself, at every step anew
-        return _Conditions(
-            glyphs=glyphs.to(self._dtype),
-            prior=patches,
-            drop_prior=torch.full_like(patches, drop, dtype=torch.bool),
-            size=torch.tensor([[inside.height, inside.width]], dtype=self._dtype, device=self._device),
-            crop=torch.zeros((1, 2), dtype=self._dtype, device=self._device),
-            rotary=(cosine.to(self._device), sine.to(self._device)),
-        )
+    @torch.inference_mode()
+    def decode(self, latents: torch.Tensor, size: Size) -> NDArray[np.uint8]:
+        """The second part of `paint`, by one rank alone."""
+        return self._decoder.pixels(latents, size)
 
-    def _flow(
-        self, latents: torch.Tensor, time: torch.Tensor, conditions: _Conditions, images: GlmImageKVCache
-    ) -> torch.Tensor:
-        predicted: torch.Tensor = self._transformer(
-            hidden_states=latents.to(self._dtype),
-            encoder_hidden_states=conditions.glyphs,
-            prior_token_id=conditions.prior,
-            prior_token_drop=conditions.drop_prior,
-            timestep=time.expand(1) - 1,
-            target_size=conditions.size,
-            crop_coords=conditions.crop,
-            image_rotary_emb=conditions.rotary,
-            kv_caches=images,
-            return_dict=False,
-        )[0]
-        return predicted.float()
+    def close(self) -> None:
+        """Let the other ranks end."""
+        if isinstance(self._ranks, Leader):
+            self._ranks.close()
 
-    def _decode(self, latents: torch.Tensor) -> NDArray[np.uint8]:
-        config, dtype = self._vae.config, self._vae.dtype
-        mean = torch.tensor(config.latents_mean).view(1, -1, 1, 1).to(self._device, dtype)
-        deviation = torch.tensor(config.latents_std).view(1, -1, 1, 1).to(self._device, dtype)
-        picture = self._vae.decode(latents.to(dtype) * deviation + mean, return_dict=False)[0]
-        picture = (picture * 0.5 + 0.5).clamp(0, 1)[0].permute(1, 2, 0).cpu().float().numpy()
-        if not np.isfinite(picture).all():  # NaN latents give a NaN picture, and so does a VAE that overflows
-            raise ImageFailed("nan_output", "the picture came out as not a number", retryable=True)
-        pixels: NDArray[np.uint8] = (picture * 255).round().astype(np.uint8)
-        return pixels
+    def follow(self, orders: Follower) -> None:
+        """Share the leader's pictures until it ends."""
+        for order in orders.orders():
+            with suppress(Stopped):
+                self.denoise(PaintRequest.from_json(order), lambda step: None)
 
 
 def _weights(kind: Any, checkpoint: Checkpoint, part: str, **options: Any) -> Any:  # noqa: ANN401
@@ -159,7 +168,16 @@ def _weights(kind: Any, checkpoint: Checkpoint, part: str, **options: Any) -> An
     return model.eval()
 
 
-def _cropped(pixels: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
-    """The centre; contiguous, because a view would keep the whole picture alive."""
-    top, left = (pixels.shape[0] - size.height) // 2, (pixels.shape[1] - size.width) // 2
-    return np.ascontiguousarray(pixels[top : top + size.height, left : left + size.width])
+def _small_pictures() -> Iterator[PaintRequest]:
+    """With what a compiler makes programs of its own for: guidance, glyphs or none, a first and a later image."""
+    plain = PaintRequest('"warm-up"', _WARM_UP, _blank(_WARM_UP), seed=0, steps=1, guidance_scale=2.0)
+    edit = replace(
+        plain,
+        images=tuple(Image.new("RGB", (size.width, size.height)) for size in _IMAGES),
+        condition=tuple(_blank(size) for size in _IMAGES),
+    )
+    yield from (plain, edit, replace(edit, prompt=""))
+
+
+def _blank(size: Size) -> PriorTokens:
+    return PriorTokens(size.large_grid, (0,) * size.large_grid.tokens)

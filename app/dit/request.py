@@ -1,10 +1,14 @@
 """What goes into the DiT engine."""
 
+import base64
+import io
 from dataclasses import dataclass
+from typing import Any, Self
 
+import PIL.Image
 from PIL.Image import Image
 
-from app.domain.prior import PriorTokens
+from app.domain.prior import PriorTokens, pack_all, unpack_all
 from app.domain.sizes import Size
 from app.pictures import fits
 
@@ -35,3 +39,41 @@ class PaintRequest:
         for image, condition in zip(self.images, self.condition, strict=True):
             if not fits(image, condition.grid):
                 raise ValueError(f"ids of {condition.grid} are not those of a {image.width}x{image.height} image")
+
+    def to_json(self) -> dict[str, Any]:
+        """For the other ranks of a group; images as PNG in base64."""
+        return {
+            "prompt": self.prompt,
+            "size": str(self.size),
+            "prior": _packed((self.prior,)),
+            "seed": self.seed,
+            "steps": self.steps,
+            "guidance_scale": self.guidance_scale,
+            "images": [_png(image) for image in self.images],
+            "condition": _packed(self.condition),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """What `to_json` gave."""
+        images = (PIL.Image.open(io.BytesIO(base64.b64decode(image))) for image in value["images"])
+        return cls(
+            prompt=value["prompt"],
+            size=Size.parse(value["size"]),
+            prior=unpack_all(base64.b64decode(value["prior"]))[0],
+            seed=value["seed"],
+            steps=value["steps"],
+            guidance_scale=value["guidance_scale"],
+            images=tuple(image.convert("RGB") for image in images),
+            condition=unpack_all(base64.b64decode(value["condition"])),
+        )
+
+
+def _packed(priors: tuple[PriorTokens, ...]) -> str:
+    return base64.b64encode(pack_all(priors)).decode()
+
+
+def _png(image: Image) -> str:
+    file = io.BytesIO()
+    image.save(file, "png", compress_level=1)
+    return base64.b64encode(file.getvalue()).decode()

@@ -42,13 +42,13 @@ def chosen(settings: Settings) -> Iterator[Finding]:
 
 def work(settings: Settings) -> Iterator[Finding]:
     """Each stage that has its parts here: loaded and tried out, exactly as its worker does before it is ready."""
-    from workers import ar_backend, dit
+    from workers import ar_backend, dit_engine
 
     at_once = threading.Event()
     at_once.set()  # a remote AR server that does not answer is not waited for
     trials: dict[str, Callable[[], object]] = {
         "ar": lambda: ar_backend.make(settings, at_once),
-        "dit": lambda: dit.load(settings),
+        "dit": lambda: dit_engine.load(settings),
     }
     for stage, trial in trials.items():
         if not has_parts(settings, stage):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from app.bench.reference import picture
 from app.domain.prior import PriorTokens
 from app.domain.sizes import Grid
 from tests.dit.test_engine import CODES, paint_request
@@ -23,29 +24,6 @@ def edit_request(name, images, **fields):
     return dataclasses.replace(request, images=images, condition=tuple(condition))
 
 
-def reference(pipeline, request):
-    """The pipeline's picture from the same ids, whose shimmed part is not reached then."""
-
-    def upsample(prior):
-        return pipeline._upsample_token_ids(torch.tensor(prior.ids), prior.grid.height, prior.grid.width)
-
-    grids = [[1, 2 * prior.grid.height, 2 * prior.grid.width] for prior in request.condition]
-    image = pipeline(
-        prompt=request.prompt,
-        image=list(request.images),
-        prior_token_ids=upsample(request.prior),
-        prior_token_image_ids=[torch.cat([upsample(prior)[0] for prior in request.condition])],
-        source_image_grid_thw=[torch.tensor(grids)],
-        height=request.size.inside.height,
-        width=request.size.inside.width,
-        num_inference_steps=request.steps,
-        guidance_scale=request.guidance_scale,
-        generator=torch.Generator("cpu").manual_seed(request.seed),
-    ).images[0]
-    left, top = (image.width - request.size.width) // 2, (image.height - request.size.height) // 2
-    return np.asarray(image.crop((left, top, left + request.size.width, top + request.size.height)))
-
-
 @pytest.mark.parametrize(
     ("name", "images", "size", "guidance_scale"),
     [
@@ -60,7 +38,7 @@ def reference(pipeline, request):
 def test_edits_are_those_of_the_pipeline(name, images, size, guidance_scale, engines, pipelines):
     request = edit_request(name, images, size=size, guidance_scale=guidance_scale)
     pixels = engines[name].paint(request, lambda step: None)
-    assert np.abs(pixels.astype(int) - reference(pipelines[name], request)).max() <= 1
+    assert np.abs(pixels.astype(int) - picture(pipelines[name], request)).max() <= 1
 
 
 def test_the_order_of_the_images_counts_and_so_do_they(engines):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from app.bench.reference import picture
 from app.dit.engine import DitEngine
 from app.dit.request import PaintRequest
 from app.domain.prior import PriorTokens
@@ -20,22 +21,6 @@ def paint_request(name="tiny", *, prompt=PROMPT, size="64x64", seed=0, steps=2, 
     ids = tuple(draw.randrange(CODES[name]) for _ in range(size.large_grid.tokens))
     prior = PriorTokens(size.large_grid, ids)
     return PaintRequest(prompt=prompt, size=size, prior=prior, seed=seed, steps=steps, guidance_scale=guidance_scale)
-
-
-def reference(pipeline, request):
-    """The pipeline's picture from the same plan, cut to the requested size."""
-    size, grid = request.size, request.prior.grid
-    image = pipeline(
-        prompt=request.prompt,
-        prior_token_ids=pipeline._upsample_token_ids(torch.tensor(request.prior.ids), grid.height, grid.width),
-        height=size.inside.height,
-        width=size.inside.width,
-        num_inference_steps=request.steps,
-        guidance_scale=request.guidance_scale,
-        generator=torch.Generator("cpu").manual_seed(request.seed),
-    ).images[0]
-    left, top = (image.width - size.width) // 2, (image.height - size.height) // 2
-    return np.asarray(image.crop((left, top, left + size.width, top + size.height)))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +40,7 @@ def test_pictures_are_those_of_the_pipeline(name, size, changed, engines, pipeli
     assert pixels.dtype == np.uint8
     assert pixels.shape == (request.size.height, request.size.width, 3)
     assert pixels.flags.c_contiguous
-    difference = np.abs(pixels.astype(int) - reference(pipelines[name], request))
+    difference = np.abs(pixels.astype(int) - picture(pipelines[name], request))
     assert difference.max() <= 1
 
 
@@ -79,8 +64,8 @@ def test_steps_are_reported_and_may_stop_the_work(engines, monkeypatch):
             raise StopError
 
     calls = []
-    forward = engine._transformer.forward
-    monkeypatch.setattr(engine._transformer, "forward", lambda **given: calls.append(1) or forward(**given))
+    forward = engine._denoiser._transformer.forward
+    monkeypatch.setattr(engine._denoiser._transformer, "forward", lambda **given: calls.append(1) or forward(**given))
     with pytest.raises(StopError):
         engine.paint(request, stop)
     assert len(calls) == 2
@@ -90,7 +75,7 @@ def test_steps_are_reported_and_may_stop_the_work(engines, monkeypatch):
 def test_output_that_is_not_a_number_fails_the_image(tiny_checkpoint):
     engine = DitEngine.load(tiny_checkpoint, device=torch.device("cpu"), dtype=torch.float32)
     with torch.no_grad():
-        engine._transformer.proj_out.bias.fill_(float("nan"))
+        engine._denoiser._transformer.proj_out.bias.fill_(float("nan"))
     with pytest.raises(ImageFailed) as failure:
         engine.paint(paint_request(), lambda step: None)
     assert (failure.value.code, failure.value.retryable) == ("nan_output", True)
@@ -99,7 +84,7 @@ def test_output_that_is_not_a_number_fails_the_image(tiny_checkpoint):
 @pytest.mark.parametrize(("dtype", "vae"), [(torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32)])
 def test_half_precision_paints_nearly_the_same(dtype, vae, tiny_checkpoint, engines):
     engine = DitEngine.load(tiny_checkpoint, device=torch.device("cpu"), dtype=dtype)
-    assert engine._vae.dtype == vae
+    assert engine._decoder._vae.dtype == vae
     exact = engines["tiny"].paint(paint_request(), lambda step: None).astype(int)
     rounded = engine.paint(paint_request(), lambda step: None)
     assert np.abs(rounded - exact).mean() < 4

@@ -1,0 +1,88 @@
+"""`planpaint dit --sp 2` as an operator runs it: two processes, one of which is killed in the middle of an image."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from app.dit.engine import DitEngine
+from app.domain.messages import DitTask
+from app.domain.states import ImageState
+from app.queues.dit_queue import DitQueue, make_celery
+from app.store.jobs import JobStore
+from tests.servers import wait_until
+from tests.workers.test_dit import _image, _planned
+from workers.dit import DitWorker
+from workers.uploader import Uploader
+
+#: Long enough to be met in the middle.
+STEPS = 1000
+
+
+@pytest.fixture
+def group(servers, client, tiny_checkpoint, tmp_path):
+    """The leader, its followers started by itself. `client`: on an empty database."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PLANPAINT_")}
+    settings = {"PLANPAINT_CHECKPOINT": str(tiny_checkpoint.folder), "PLANPAINT_LEASE_S": "1"}
+    with (tmp_path / "group.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "app.cli", "dit", "--sp", "2"],
+            env=clean | servers.environment | settings,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    yield process
+    process.kill()
+    process.wait()
+
+
+def children(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
+
+
+def test_a_killed_rank_ends_its_group_and_the_image_is_painted_elsewhere(
+    group, settings, client, stages, blobs, heartbeat, tiny_checkpoint
+):
+    store = JobStore(client, lease_ms=1000, hint_ms=1000, max_attempts=3)
+    quick, long = _planned(store), _planned(store, steps=STEPS)
+    queue = DitQueue(make_celery(settings))
+    for ref in (quick, long):
+        queue.publish(DitTask(ref.job_id, 0))
+
+    def running():
+        assert group.poll() is None, "the group ended by itself"
+        return _image(store, long).step > 2
+
+    wait_until(running, timeout=120, what="a step of the long image")
+    assert _image(store, quick).state is ImageState.SUCCEEDED
+    (follower,) = children(group.pid)
+    os.kill(follower, signal.SIGKILL)
+    assert group.wait(30) != 0
+    wait_until(lambda: long in store.due(10), what="the lease's end")
+    assert store.sweep(long)[1] is ImageState.PLANNED
+
+    engine = DitEngine.load(tiny_checkpoint, device=torch.device("cpu"), dtype=torch.float32)
+    uploader = Uploader(blobs, store, stages, heartbeat)
+    DitWorker(engine, store, stages, blobs, heartbeat, uploader, name="w2").step(DitTask(long.job_id, 0))
+    uploader.close(30)
+    image = _image(store, long)
+    assert (image.state, image.dit_attempts) == (ImageState.SUCCEEDED, 2)
+
+
+def test_heads_that_do_not_divide_refuse_to_start_with_one_sentence(servers, tiny_checkpoint):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PLANPAINT_")}
+    ended = subprocess.run(
+        [sys.executable, "-m", "app.cli", "dit", "--sp", "5"],
+        env=clean | servers.environment | {"PLANPAINT_CHECKPOINT": str(tiny_checkpoint.folder)},
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 78
+    assert "the 12 attention heads of this model do not divide" in ended.stderr
