@@ -1,24 +1,58 @@
 """Job and image records: the truth. Every change of a state is one Lua script."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from app import keys
 from app.connect import Client, translated
-from app.domain.job import Job, Parameters, Priority, StoredObject, image_seed
-from app.domain.messages import Event, ImageRef, Lease, PaintOrder, PlanOrder
+from app.domain.job import ANYBODY, Parameters, Priority, StoredObject, image_seed
+from app.domain.messages import WEBHOOK_EVENTS, ImageRef, Lease, PaintOrder, PlanOrder
 from app.domain.prior import Plan, PriorTokens, pack_all, unpack_all
 from app.domain.sizes import Grid
 from app.domain.states import ImageState
-from app.errors import LostLease, NotFound
-from app.store.records import IMAGE_FIELDS, dump_request, load_job, load_request
+from app.errors import KeyReused, LostLease, NotFound
+from app.store.reads import JobReads, pairs_of
+from app.store.records import dump_request, load_request
 from app.store.scripts import Scripts
 
 
-class JobStore:
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """A caller's key, the SHA-256 of what came with it, and how long the pair is remembered, ms."""
+
+    key: str
+    fingerprint: str
+    lifetime_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a job has beside its parameters. Times in ms; `cancel_after_ms` counts from the creation."""
+
+    priority: Priority = Priority.REALTIME
+    webhook_url: str | None = None
+    webhook_events: tuple[str, ...] = WEBHOOK_EVENTS
+    owner: str = ANYBODY
+    ttl_ms: int = 86_400_000
+    cancel_after_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What became of a submit. `repeated`: the job was there already, made with the same idempotency key."""
+
+    job_id: str
+    repeated: bool
+    created_at: int
+    deadline_ms: int | None
+    images_ahead: int
+
+
+class JobStore(JobReads):
     """All moves of jobs and images. Times in arguments are milliseconds; the server's clock decides."""
 
     def __init__(self, client: Client, *, lease_ms: int, hint_ms: int, max_attempts: int) -> None:
-        self._client = client
+        super().__init__(client)
         self._scripts = Scripts(client)
         self._lease_ms = lease_ms
         self._hint_ms = hint_ms
@@ -30,80 +64,73 @@ class JobStore:
         self,
         job_id: str,
         parameters: Parameters,
+        terms: Terms,
         *,
-        priority: Priority,
-        webhook_url: str | None,
         metadata: dict[str, Any],
         inputs: tuple[str, ...] = (),
         reused: tuple[ImageRef, Plan] | None = None,
-    ) -> None:
-        """Write the job with its images and hints. `inputs`: keys of condition images. `reused`: a plan; no AR then."""
+        idempotency: IdempotencyKey | None = None,
+    ) -> Submitted:
+        """Write the job with its images and hints. `inputs`: keys of condition images. `reused`: a plan; no AR then.
+
+        Raises KeyReused when the idempotency key came with another request before.
+        """
         ref, plan = reused or (None, None)
         packed: list[Any] = ["", "", "", ""]
         if plan:
             grid = plan.prior.grid
             packed = [plan.prior.pack(), grid.height, grid.width, pack_all(plan.condition)]
         indices = range(parameters.n)
+        fields = {
+            "request": dump_request(parameters, metadata, ref, inputs),
+            "priority": terms.priority.value,
+            "owner": terms.owner,
+            "ttl_ms": terms.ttl_ms,
+            "webhook_url": terms.webhook_url,
+            # Commas around each, so that the scripts find a type by its text.
+            "webhook_events": f",{','.join(terms.webhook_events)}," if terms.webhook_url else None,
+        }
+        after = "" if terms.cancel_after_ms is None else terms.cancel_after_ms
+        key = idempotency or IdempotencyKey("", "", 0)
         with translated():
-            self._scripts.run(
+            outcome, first, created_at, deadline, ahead = self._scripts.run(
                 "submit",
-                keys=[keys.job(job_id), keys.DUE, keys.ar_stream(priority), keys.STATS]
-                + [keys.image(job_id, index) for index in indices],
-                args=[
-                    job_id,
-                    dump_request(parameters, metadata, ref, inputs),
-                    webhook_url or "",
-                    priority.value,
-                    self._hint_ms,
-                ]
+                keys=[
+                    keys.job(job_id),
+                    keys.DUE,
+                    keys.ar_stream(terms.priority),
+                    keys.STATS,
+                    keys.waiting(terms.priority),
+                    keys.COUNTS,
+                    keys.jobs_of(terms.owner),
+                    keys.TRASH,
+                    keys.WAITING_DIT,
+                    keys.idempotency(terms.owner, key.key),
+                    *(keys.image(job_id, index) for index in indices),
+                ],
+                args=[job_id, self._hint_ms, after, parameters.n, key.fingerprint, key.lifetime_ms]
                 + packed
-                + [image_seed(parameters.seed, index) for index in indices],
+                + [image_seed(parameters.seed, index) for index in indices]
+                + pairs_of(fields),
             )
-
-    def get(self, job_id: str) -> Job:
-        with translated():
-            fields = self._client.hgetall(keys.job(job_id))
-            if not fields:
-                raise NotFound(f"no job {job_id}")
-            pipe = self._client.pipeline(transaction=True)
-            for index in range(int(fields[b"n"])):
-                pipe.hmget(keys.image(job_id, index), IMAGE_FIELDS)
-            images = pipe.execute()
-        return load_job(job_id, fields, images)
-
-    def plan(self, ref: ImageRef) -> Plan | None:
-        """The stored plan; None while AR has not finished. Raises NotFound for an unknown image."""
-        with translated():
-            state, packed, height, width, condition = self._client.hmget(
-                keys.image(ref.job_id, ref.index), "state", "prior", "prior_height", "prior_width", "condition"
-            )
-        if state is None:
-            raise NotFound(f"no image {ref.index} in job {ref.job_id}")
-        if packed is None:
-            return None
-        return Plan(PriorTokens.unpack(Grid(int(height), int(width)), packed), unpack_all(condition))
+        if outcome == b"reused":
+            raise KeyReused("this Idempotency-Key came with another request before")
+        return Submitted(first.decode(), outcome == b"repeat", created_at, int(deadline) if deadline else None, ahead)
 
     def cancel(self, ref: ImageRef) -> ImageState:
-        with translated():
-            state = self._scripts.on_image("cancel", ref)
-        if not state:
-            raise NotFound(f"no image {ref.index} in job {ref.job_id}")
-        return ImageState(state.decode())
+        return self.cancel_all([ref])[0]
 
-    def event(self, job_id: str, sequence: int) -> Event | None:
+    def cancel_all(self, refs: list[ImageRef]) -> list[ImageState]:
+        """Cancel images in one transaction; each one's state afterwards. Raises NotFound for an unknown one."""
         with translated():
-            entries = self._client.xrange(keys.events(job_id), f"{sequence}-0", f"{sequence}-0")
-        if not entries:
-            return None
-        fields = entries[0][1]
-        index = fields[b"index"]
-        return Event(
-            job_id=job_id,
-            sequence=sequence,
-            type=fields[b"type"].decode(),
-            timestamp=int(fields[b"timestamp"]),
-            index=int(index) if index else None,
-        )
+            pipe = self._client.pipeline(transaction=True)
+            for ref in refs:
+                self._scripts.on_image("cancel", ref, client=pipe)
+            states = pipe.execute()
+        for ref, state in zip(refs, states, strict=True):
+            if not state:
+                raise NotFound(f"no image {ref.index} in job {ref.job_id}")
+        return [ImageState(state.decode()) for state in states]
 
     # --- AR workers
 
@@ -134,7 +161,7 @@ class JobStore:
         reply = self._claim("paint", ref, token, "")
         if reply is None:
             return None
-        fence, request, seed, packed, height, width, condition = reply
+        fence, request, seed, packed, height, width, condition, _ = reply
         prior = PriorTokens.unpack(Grid(int(height), int(width)), packed)
         parameters, inputs = load_request(request)
         return PaintOrder(Lease(ref, fence), parameters, int(seed), prior, inputs, unpack_all(condition))
@@ -161,6 +188,17 @@ class JobStore:
             kept = self._scripts.on_image("renew", lease.ref, lease.fence, self._lease_ms, "" if step is None else step)
         if not kept:
             raise LostLease(str(lease.ref))
+
+    def canceled(self, leases: list[Lease]) -> list[Lease]:
+        """Those whose image has been canceled and waits for its worker to let go."""
+        if not leases:
+            return []
+        with translated():
+            pipe = self._client.pipeline(transaction=False)
+            for lease in leases:
+                pipe.hget(keys.image(lease.ref.job_id, lease.ref.index), "state")
+            states = pipe.execute()
+        return [lease for lease, state in zip(leases, states, strict=True) if state == b"canceling"]
 
     def release(self, lease: Lease) -> ImageState | None:
         """Give the work back in good order: it moves to the last stored stage and no attempt is counted."""
@@ -196,28 +234,3 @@ class JobStore:
         with translated():
             action, state = self._scripts.on_image("sweep", ref, self._lease_ms, self._hint_ms, self._max_attempts)
         return action.decode(), ImageState(state.decode()) if state else None
-
-    # --- observers
-
-    def stats(self) -> dict[str, int]:
-        """Totals since the store was made, and what waits now."""
-        with translated():
-            pipe = self._client.pipeline(transaction=False)
-            pipe.hgetall(keys.STATS)
-            pipe.xlen(keys.AR_REALTIME)
-            pipe.xlen(keys.AR_BATCH)
-            pipe.llen(keys.DIT_LIST)
-            pipe.zcard(keys.DUE)
-            pipe.zcard(keys.OUTBOX)
-            totals, realtime, batch, dit_hints, active, outbox = pipe.execute()
-        waiting = {
-            "ar_hints": realtime + batch,
-            "dit_hints": dit_hints,
-            "images_active": active,
-            "webhooks_waiting": outbox,
-        }
-        return {name.decode(): int(value) for name, value in totals.items()} | waiting
-
-    def ping(self) -> None:
-        with translated():
-            self._client.ping()

@@ -56,6 +56,7 @@ def _parameters(values: dict[str, Any]) -> Parameters:
 
 def load_job(job_id: str, fields: Mapping[bytes, bytes], images: Sequence[Sequence[bytes | None]]) -> Job:
     webhook_url = fields.get(b"webhook_url")
+    webhook_events = fields.get(b"webhook_events", b"").decode().strip(",")
     request = json.loads(fields[b"request"])
     return Job(
         id=job_id,
@@ -67,6 +68,11 @@ def load_job(job_id: str, fields: Mapping[bytes, bytes], images: Sequence[Sequen
         metadata=request["metadata"],
         reused=tuple(request["reused"]) if request["reused"] else None,
         inputs=tuple(request["inputs"]),
+        webhook_events=tuple(webhook_events.split(",")) if webhook_events else (),
+        owner=fields[b"owner"].decode(),
+        ttl_ms=int(fields[b"ttl_ms"]),
+        deadline_ms=_number(fields.get(b"deadline_ms")),
+        version=int(fields[b"version"]),
         started_at=_number(fields.get(b"started_at")),
         completed_at=_number(fields.get(b"completed_at")),
     )

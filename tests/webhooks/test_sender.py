@@ -29,13 +29,13 @@ def test_what_is_sent_verifies_by_the_standard_library(sender, httpserver):
 
     httpserver.expect_request("/hook", method="POST").respond_with_handler(receive)
     body = '{"type":"image.completed"}'
-    assert sender.send(httpserver.url_for("/hook"), headers(secret, "evt_1_1", body), body).delivered
+    assert sender.send(httpserver.url_for("/hook"), headers([secret], "evt_1_1", body), body).delivered
     assert seen == [{"type": "image.completed"}]
 
 
 def test_another_secret_or_another_body_does_not_verify():
     secret = new_secret()
-    signed = headers(secret, "evt_1_1", "{}")
+    signed = headers([secret], "evt_1_1", "{}")
     for key, body in ((new_secret(), "{}"), (secret, '{"a":1}')):
         with pytest.raises(WebhookVerificationError):
             Webhook(key).verify(body, signed)
