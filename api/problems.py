@@ -8,7 +8,7 @@ from flask import Flask, Response, jsonify
 from pydantic import BaseModel, Field, ValidationError
 from werkzeug.exceptions import HTTPException
 
-from app.errors import NotFound, NotReady, RefusedInput, Unavailable
+from app.errors import Conflict, Gone, KeyReused, NotFound, NotReady, RefusedInput, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -85,6 +85,20 @@ def register(app: Flask) -> None:
     @app.errorhandler(NotFound)
     def not_found(error: NotFound) -> Response:
         return problem(404, "not_found", "Not found", str(error))
+
+    @app.errorhandler(Gone)
+    def gone(error: Gone) -> Response:
+        return problem(410, "gone", "Gone", str(error))
+
+    @app.errorhandler(Conflict)
+    def conflict(error: Conflict) -> Response:
+        return problem(409, "conflict", "Conflict", str(error))
+
+    @app.errorhandler(KeyReused)
+    def key_reused(error: KeyReused) -> Response:
+        return problem(
+            422, "idempotency_key_reused", "Idempotency key reused", str(error), errors=[("Idempotency-Key", str(error))]
+        )
 
     @app.errorhandler(NotReady)
     def not_ready(error: NotReady) -> Response:

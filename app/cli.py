@@ -86,7 +86,7 @@ def api() -> None:
             "api.application:create()",
             f"--bind={address(effective.api_host, effective.api_port).removeprefix('http://')}",
             f"--workers={effective.api_processes}",
-            "--worker-class=gevent",
+            "--worker-class=api.server.Worker",
             "--worker-connections=1000",
             "--timeout=60",
             "--graceful-timeout=5",

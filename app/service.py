@@ -166,6 +166,14 @@ def _fresh(submission: Submission, submitted: Submitted, plan: Plan | None, inpu
     )
 
 
+def preview(submission: Submission) -> Job:
+    """The job that this submission would become, all but its id and times."""
+    plan_grid = submission.parameters.size.large_grid
+    plan = Plan(PriorTokens(plan_grid, (0,) * plan_grid.tokens)) if submission.reused else None
+    nothing = Submitted("", repeated=False, created_at=0, deadline_ms=None, images_ahead=0)
+    return _fresh(submission, nothing, plan, ())
+
+
 class Upkeep:
     """What the sweeper does to jobs that have ended."""
 
