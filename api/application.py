@@ -8,7 +8,8 @@ from flask_openapi import Info, OpenAPI
 from flask_openapi_swagger.plugins import RegisterPlugin
 from werkzeug.exceptions import BadRequest, RequestEntityTooLarge, UnsupportedMediaType
 
-from api import deliveries, events, hygiene, jobs, operations, problems
+from api import deliveries, events, jobs, operations, problems
+from api.hygiene import Hygiene
 from api.images import MOST_IMAGES, ImageIntake
 from api.parts import Parts
 from api.problems import Problem
@@ -49,13 +50,13 @@ def build(effective: Settings) -> Flask:
     # Keys keep the order that the views give them.
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.extensions["planpaint"] = _parts(effective)
-    hygiene.register(app, effective)
     app.before_request(_check_body)
     problems.register(app)
     app.register_api(jobs.blueprint)  # type: ignore[attr-defined]
     app.register_api(events.blueprint)  # type: ignore[attr-defined]
     app.register_api(deliveries.blueprint)  # type: ignore[attr-defined]
     app.register_api(operations.blueprint)  # type: ignore[attr-defined]
+    app.wsgi_app = Hygiene(app.wsgi_app, effective, logs.AccessLog(effective))  # type: ignore[method-assign]
     app.register_blueprint(RegisterPlugin.register(doc_url="../openapi.json"), url_prefix="/docs")
     return app
 

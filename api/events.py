@@ -9,7 +9,7 @@ from flask_openapi import APIBlueprint
 
 from api import headers
 from api.answers import EventsOut
-from api.jobs import ERRORS, find_job, tag
+from api.jobs import ERRORS, find_job, jobs_tag
 from api.parts import Parts, base_url, current
 from api.problems import Problem, problem
 from api.schemas import EventQuery, JobPath
@@ -18,7 +18,7 @@ from app.domain.states import TERMINAL
 from app.errors import NotFound, Unavailable
 from app.views import event_view, progress_view
 
-blueprint: Blueprint = APIBlueprint("events", __name__, url_prefix="/v1/jobs", abp_tags=[tag], abp_responses=ERRORS)
+blueprint: Blueprint = APIBlueprint("events", __name__, url_prefix="/v1/jobs", abp_tags=[jobs_tag], abp_responses=ERRORS)
 
 #: A stream tells the progress of images at most so often, seconds.
 _PROGRESS_S = 1.0

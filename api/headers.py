@@ -67,6 +67,7 @@ def fingerprint(body: Any) -> str:  # noqa: ANN401 - JSON
 def _files(incoming: Request) -> list[tuple[str, bytes]]:
     found = []
     for name, file in sorted(incoming.files.items(multi=True), key=lambda pair: pair[0]):
+        file.seek(0)
         found.append((name, hashlib.sha256(file.read()).digest()))
         file.seek(0)
     return found

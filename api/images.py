@@ -44,7 +44,9 @@ class ImageIntake:
         )
 
     def _sources(self, body: JobRequest) -> Iterator[bytes]:
-        files = request.files.getlist("image") + request.files.getlist("image[]")
+        files = []
+        if request.mimetype == "multipart/form-data":
+            files = request.files.getlist("image") + request.files.getlist("image[]")
         if files and body.images:
             raise RefusedInput("images", "must come as files or in the JSON, not both")
         for number, file in enumerate(files):

@@ -1,7 +1,6 @@
 """/v1/jobs: submit, list, look, cancel, delete, fetch pictures and prior tokens."""
 
 import hashlib
-import json
 import re
 from datetime import UTC, datetime
 from typing import Any
@@ -31,8 +30,8 @@ _TAG = re.compile(r'(?:W/)?"v(\d{1,15})\.[0-9a-f]{8}"', re.ASCII)
 _POLL_S = 1
 
 ERRORS = {"404": Problem, "422": Problem, "503": Problem}
-tag = Tag(name="jobs", description="Prompts in, pictures out")
-blueprint: Blueprint = APIBlueprint("jobs", __name__, url_prefix="/v1/jobs", abp_tags=[tag], abp_responses=ERRORS)
+jobs_tag = Tag(name="jobs", description="Prompts in, pictures out")
+blueprint: Blueprint = APIBlueprint("jobs", __name__, url_prefix="/v1/jobs", abp_tags=[jobs_tag], abp_responses=ERRORS)
 
 
 def find_job(job_id: str) -> Job:
@@ -45,17 +44,16 @@ def find_job(job_id: str) -> Job:
 def _answer(job: Job, status: int = 200, seen: Outlook | None = None) -> Response:
     if not job.done and seen is None:
         seen = current().outlooks.of(job)
-    view = job_view(job, base_url(), seen)
-    response = jsonify(view)
+    response = jsonify(job_view(job, base_url(), seen))
     response.status_code = status
-    estimate = json.dumps([view["queue_position"], view["estimate"]]).encode()
-    # All that is stored has a version; a queue position changes without the job.
-    response.headers["ETag"] = f'"v{job.version}.{hashlib.sha256(estimate).hexdigest()[:8]}"'
-    response.headers["Cache-Control"] = "private, no-cache"
-    response.headers["Vary"] = "Prefer, Host"
     if not job.done:
         response.headers["Retry-After"] = str(_POLL_S)
     return response
+
+
+def _etag(job: Job, response: Response) -> str:
+    """All that is stored has a version; a queue position changes without the job, and so do addresses."""
+    return f'"v{job.version}.{hashlib.sha256(response.get_data()).hexdigest()[:8]}"'
 
 
 # --- create
@@ -88,6 +86,7 @@ def submit(body: JobRequest) -> Response:
     receipt = current().intake.submit(submission, _idempotency(key))
     response = _first_answer(receipt, key, wait_s)
     response.headers["Location"] = f"/v1/jobs/{receipt.job.id}"
+    response.headers["Vary"] = "Prefer"
     if applied:
         response.headers["Preference-Applied"] = applied
     return response
@@ -176,7 +175,9 @@ def get(path: JobPath, query: WaitQuery) -> Response:
         until_changed(job.id, job.version, query.wait)
         job = find_job(path.job_id)
     response = _answer(job)
-    if seen and response.headers["ETag"] in tags:
+    response.headers["ETag"] = tag = _etag(job, response)
+    response.headers["Cache-Control"] = "private, no-cache"
+    if tag in tags:
         response.status_code = 304
         response.set_data(b"")
         del response.headers["Content-Type"]

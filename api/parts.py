@@ -45,4 +45,4 @@ def current() -> Parts:
 
 def base_url() -> str:
     """Start of every URL in the answer at hand."""
-    return current().settings.public_url or request.host_url.rstrip("/")
+    return current().settings.public_url or f"{request.scheme}://{request.host}"

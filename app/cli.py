@@ -210,6 +210,15 @@ def bench_ar(as_json: bool) -> None:
     sys.exit(module.run(as_json))
 
 
+@bench.command("api")
+@click.option("--json", "as_json", is_flag=True, help="end with one JSON object")
+def bench_api(as_json: bool) -> None:
+    """Submitting jobs over one API process, against a Flask view that does one bare XADD."""
+    from app.bench import api as module
+
+    sys.exit(module.run(as_json))
+
+
 @cli.command()
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("out/demo"), show_default=True)
 def demo(out: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from app.domain.job import Failure, Image, Job, Parameters, Priority, StoredObject
@@ -36,7 +35,8 @@ def dump_request(
     parameters: Parameters, metadata: dict[str, Any], reused: ImageRef | None, inputs: tuple[str, ...]
 ) -> str:
     request = {
-        "parameters": asdict(parameters) | {"size": str(parameters.size)},
+        "parameters": {name: getattr(parameters, name) for name in Parameters.__slots__}
+        | {"size": str(parameters.size)},
         "metadata": metadata,
         "reused": None if reused is None else [reused.job_id, reused.index],
         "inputs": list(inputs),

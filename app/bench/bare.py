@@ -1,0 +1,19 @@
+"""What `planpaint bench api` measures against: a Flask view that appends its request to a stream, and nothing else."""
+
+import os
+
+import redis
+from flask import Flask, request
+from flask.typing import ResponseReturnValue
+
+
+def create() -> Flask:
+    app = Flask("bare")
+    client = redis.Redis.from_url(os.environ["PLANPAINT_REDIS_URL"])
+
+    @app.post("/v1/jobs")
+    def submit() -> ResponseReturnValue:
+        entry = client.xadd("bare", {"request": request.get_data()})
+        return {"id": entry.decode()}, 202
+
+    return app
