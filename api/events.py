@@ -38,7 +38,8 @@ def events(path: JobPath, query: EventQuery) -> Response:
     """
     job = find_job(path.job_id)
     after = headers.sequence_of(query.after, "after")
-    kind = request.accept_mimetypes.best_match(["text/event-stream", "application/json"])
+    kinds = ["text/event-stream", "application/json"]
+    kind = request.accept_mimetypes.best_match(kinds) if request.accept_mimetypes else kinds[0]
     if kind == "application/json":
         found = current().store.events(job.id, after)
         return jsonify({"data": [event_view(event, job, base_url()) for event in found]})

@@ -47,31 +47,36 @@ class JobReads:
         """One job. Raises NotFound, or Gone after its removal; `even_gone`: also one whose events are still to be sent."""
         with translated():
             pipe = self._client.pipeline(transaction=False)
-            pipe.hgetall(keys.job(job_id))
+            pipe.hget(keys.job(job_id), "n")
             pipe.get(keys.tombstone(job_id))
-            fields, tombstone = pipe.execute()
-        if tombstone is not None and not (even_gone and fields):
+            n, tombstone = pipe.execute()
+        if tombstone is not None and not (even_gone and n):
             raise _gone(job_id, tombstone)
-        if not fields:
+        if n is None:
             raise NotFound(f"no job {job_id}")
-        found = self._with_images({job_id: fields})
+        found = self._read({job_id: int(n)})
         if not found:
             # Removed between the two reads.
             raise Gone(f"job {job_id} is gone")
         return found[0]
 
-    def _with_images(self, jobs: dict[str, dict[bytes, bytes]]) -> list[Job]:
+    def _read(self, sizes: dict[str, int]) -> list[Job]:
+        """Jobs whose number of images is known, those that are gone left out.
+
+        In one transaction, since a job that is done by its images must be done by its own record, too.
+        """
         with translated():
             pipe = self._client.pipeline(transaction=True)
-            for job_id, fields in jobs.items():
-                for index in range(int(fields[b"n"])):
+            for job_id, n in sizes.items():
+                pipe.hgetall(keys.job(job_id))
+                for index in range(n):
                     pipe.hmget(keys.image(job_id, index), IMAGE_FIELDS)
-            images = iter(pipe.execute())
+            replies = iter(pipe.execute())
         found = []
-        for job_id, fields in jobs.items():
-            records = [next(images) for _ in range(int(fields[b"n"]))]
-            if all(record[0] is not None for record in records):
-                found.append(load_job(job_id, fields, records))
+        for job_id, n in sizes.items():
+            fields, images = next(replies), [next(replies) for _ in range(n)]
+            if fields:
+                found.append(load_job(job_id, fields, images))
         return found
 
     def version(self, job_id: str) -> int:
@@ -162,9 +167,9 @@ class JobReads:
         with translated():
             pipe = self._client.pipeline(transaction=False)
             for job_id in job_ids:
-                pipe.hgetall(keys.job(job_id))
-            fields = dict(zip(job_ids, pipe.execute(), strict=True))
-        return self._with_images({job_id: found for job_id, found in fields.items() if found})
+                pipe.hget(keys.job(job_id), "n")
+            sizes = zip(job_ids, pipe.execute(), strict=True)
+        return self._read({job_id: int(n) for job_id, n in sizes if n is not None})
 
     # --- observers
 
@@ -225,10 +230,6 @@ def _place(cursor: str | None) -> tuple[int, str] | None:
     if not 0 <= place[0] < 2**52 or _cursor(place) != cursor:
         raise RefusedInput("cursor", "is not one that this service gave out")
     return place
-
-
-def refs_of(job: Job) -> list[ImageRef]:
-    return [ImageRef(job.id, image.index) for image in job.images]
 
 
 def pairs_of(values: dict[str, Any]) -> list[Any]:
