@@ -8,7 +8,7 @@ from flask_openapi import Info, OpenAPI
 from flask_openapi_swagger.plugins import RegisterPlugin
 from werkzeug.exceptions import BadRequest, RequestEntityTooLarge, UnsupportedMediaType
 
-from api import deliveries, events, jobs, operations, problems
+from api import deliveries, events, jobs, openai, operations, problems
 from api.hygiene import Hygiene
 from api.images import MOST_IMAGES, ImageIntake
 from api.parts import Parts
@@ -22,6 +22,7 @@ from app.settings import Settings
 #: Endpoints that take a body, and what is said to another media type.
 _WITH_BODY = {
     "jobs.submit": "send the job as application/json, or as multipart/form-data with files",
+    "openai.generations": "send the request as application/json",
     "deliveries.webhook_test": "send the test as application/json",
 }
 
@@ -55,6 +56,7 @@ def build(effective: Settings) -> Flask:
     app.register_api(jobs.blueprint)  # type: ignore[attr-defined]
     app.register_api(events.blueprint)  # type: ignore[attr-defined]
     app.register_api(deliveries.blueprint)  # type: ignore[attr-defined]
+    app.register_api(openai.blueprint)  # type: ignore[attr-defined]
     app.register_api(operations.blueprint)  # type: ignore[attr-defined]
     app.wsgi_app = Hygiene(app.wsgi_app, effective, logs.AccessLog(effective))  # type: ignore[method-assign]
     app.register_blueprint(RegisterPlugin.register(doc_url="../openapi.json"), url_prefix="/docs")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import structlog
-from flask import Flask, Response, jsonify
+from flask import Flask, Response, jsonify, request
 from pydantic import BaseModel, Field, ValidationError
 from werkzeug.exceptions import HTTPException
 
@@ -14,6 +14,8 @@ log = structlog.get_logger(__name__)
 
 #: Seconds after which a caller should try again when a server of ours is out of reach.
 RETRY_AFTER_S = 2
+#: Paths whose callers expect OpenAI's shape of an error.
+_OPENAI_PATHS = ("/v1/images/", "/v1/models")
 
 
 class FieldError(BaseModel):
@@ -34,6 +36,8 @@ class Problem(BaseModel):
 
 def problem(status: int, code: str, title: str, detail: str, *, errors: Sequence[tuple[str, str]] = ()) -> Response:
     """A problem answer. `errors`: (field, detail) pairs."""
+    if request.path.startswith(_OPENAI_PATHS):
+        return _openai_error(status, code, detail, errors[0][0] if errors else None)
     body = Problem(
         type=f"/problems/{code.replace('_', '-')}",
         title=title,
@@ -47,6 +51,21 @@ def problem(status: int, code: str, title: str, detail: str, *, errors: Sequence
     response.content_type = "application/problem+json"
     if status == 503:
         response.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return response
+
+
+def _openai_error(status: int, code: str, message: str, param: str | None) -> Response:
+    """The same problem as OpenAI's clients read it: they lose the message of any other shape."""
+    status = 400 if status == 422 else status
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    body = {"error": {"message": message, "type": kind, "param": param or None, "code": code}}
+    response = jsonify(body)
+    response.status_code = status
+    if status == 503:
+        response.headers["Retry-After"] = str(RETRY_AFTER_S)
+    elif status != 429:
+        # Their clients would send it twice more by themselves.
+        response.headers["x-should-retry"] = "false"
     return response
 
 
