@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, RootModel
 
 from api.schemas import ReusedImage, Status, WebhookEvent
 
@@ -113,6 +113,10 @@ class DryRunOut(BaseModel):
     price: Price
     queue_position: int | None
     estimate: Estimate | None
+
+
+class JobOrDryRunOut(RootModel[JobOut | DryRunOut]):
+    """A job that ended within the wait, or what one would be."""
 
 
 class EventOut(BaseModel):

@@ -85,7 +85,9 @@ def secret() -> Response:
     return _secrets(current().webhook_secrets())
 
 
-@blueprint.post("/webhook-secret/rotate", summary="Rotate the signing secret", responses={"200": SecretOut, "409": Problem})
+@blueprint.post(
+    "/webhook-secret/rotate", summary="Rotate the signing secret", responses={"200": SecretOut, "409": Problem}
+)
 def rotate() -> Response:
     """Draw a new secret. The one before signs beside it for PLANPAINT_WEBHOOK_OVERLAP_S."""
     return _secrets(current().rotate_webhook_secret())

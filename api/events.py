@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from flask import Blueprint, Response, jsonify, request
 from flask_openapi import APIBlueprint
@@ -18,7 +18,9 @@ from app.domain.states import TERMINAL
 from app.errors import NotFound, Unavailable
 from app.views import event_view, progress_view
 
-blueprint: Blueprint = APIBlueprint("events", __name__, url_prefix="/v1/jobs", abp_tags=[jobs_tag], abp_responses=ERRORS)
+blueprint: Blueprint = APIBlueprint(
+    "events", __name__, url_prefix="/v1/jobs", abp_tags=[jobs_tag], abp_responses=ERRORS
+)
 
 #: A stream tells the progress of images at most so often, seconds.
 _PROGRESS_S = 1.0
@@ -89,7 +91,7 @@ class _Follower:
             self._lines.close()
             self._parts.readers.leave()
 
-    def _follow(self) -> Iterator[str]:
+    def _follow(self) -> Generator[str, None, None]:
         settings = self._parts.settings
         ends_at = time.monotonic() + settings.sse_max_s
         yield f"retry: {_RECONNECT_MS}\n\n"

@@ -9,7 +9,7 @@ from flask import Blueprint, Response, jsonify, redirect, request
 from flask_openapi import APIBlueprint, Tag
 
 from api import headers
-from api.answers import DryRunOut, ImageOut, JobListOut, JobOut, PriorOut
+from api.answers import ImageOut, JobListOut, JobOrDryRunOut, JobOut, PriorOut
 from api.parts import base_url, current
 from api.problems import Problem
 from api.schemas import ImagePath, JobPath, JobRequest, ListQuery, WaitQuery
@@ -63,7 +63,7 @@ def _etag(job: Job, response: Response) -> str:
     "",
     summary="Submit a job",
     responses={
-        "200": JobOut,
+        "200": JobOrDryRunOut,
         "202": JobOut,
         "400": Problem,
         "409": Problem,
@@ -210,9 +210,7 @@ def delete(path: JobPath) -> Response:
 # --- images
 
 
-@blueprint.get(
-    "/<job_id>/images/<int:index>", summary="Look at an image", responses={"200": ImageOut, "410": Problem}
-)
+@blueprint.get("/<job_id>/images/<int:index>", summary="Look at an image", responses={"200": ImageOut, "410": Problem})
 def image(path: ImagePath) -> Response:
     """One image of the job."""
     job = find_job(path.job_id)

@@ -1,7 +1,7 @@
 """/v1/images/* and /v1/models: OpenAI's shapes over the same queue, for clients that wait for their pictures.
 
-A call is a job that somebody waits for. When nobody does any more it is canceled, unless it has an idempotency key: then
-the next try finds it.
+A call is a job that somebody waits for. When nobody does any more it is canceled, unless it has an idempotency key:
+then the next try finds it.
 """
 
 import base64

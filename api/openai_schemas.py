@@ -55,7 +55,18 @@ class GenerationRequest(BaseModel):
 
     def of_a_job(self) -> dict[str, Any]:
         """The same request to /v1/jobs; None: not given."""
-        same = ("prompt", "n", "size", "output_format", "seed", "steps", "temperature", "top_p", "priority", "webhook_url")
+        same = (
+            "prompt",
+            "n",
+            "size",
+            "output_format",
+            "seed",
+            "steps",
+            "temperature",
+            "top_p",
+            "priority",
+            "webhook_url",
+        )
         fields = {name: getattr(self, name) for name in same}
         fields["guidance_scale"] = self.guidance_scale if self.guidance is None else self.guidance
         fields["metadata"] = {"user": self.user} if self.user is not None else None

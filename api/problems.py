@@ -1,6 +1,6 @@
 """Every error answer is an RFC 9457 problem with a machine code; wrong input names its field."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
@@ -94,6 +94,19 @@ def _sentence(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails
     return str(error["msg"]).removeprefix("Value error, ")
 
 
+#: Errors whose own sentence is for the caller.
+_PLAIN = (
+    (Gone, 410, "gone", "Gone"),
+    (NotFound, 404, "not_found", "Not found"),
+    (Conflict, 409, "conflict", "Conflict"),
+    (NotReady, 409, "not_ready", "Not ready"),
+)
+
+
+def _plain(status: int, code: str, title: str) -> Callable[[Exception], Response]:
+    return lambda error: problem(status, code, title, str(error))
+
+
 def register(app: Flask) -> None:
     """Turn our errors, HTTP errors and bugs into problems."""
 
@@ -101,27 +114,18 @@ def register(app: Flask) -> None:
     def refused(error: RefusedInput) -> Response:
         return invalid([(error.field, error.detail)])
 
-    @app.errorhandler(NotFound)
-    def not_found(error: NotFound) -> Response:
-        return problem(404, "not_found", "Not found", str(error))
-
-    @app.errorhandler(Gone)
-    def gone(error: Gone) -> Response:
-        return problem(410, "gone", "Gone", str(error))
-
-    @app.errorhandler(Conflict)
-    def conflict(error: Conflict) -> Response:
-        return problem(409, "conflict", "Conflict", str(error))
+    for kind, status, code, title in _PLAIN:
+        app.register_error_handler(kind, _plain(status, code, title))
 
     @app.errorhandler(KeyReused)
     def key_reused(error: KeyReused) -> Response:
         return problem(
-            422, "idempotency_key_reused", "Idempotency key reused", str(error), errors=[("Idempotency-Key", str(error))]
+            422,
+            "idempotency_key_reused",
+            "Idempotency key reused",
+            str(error),
+            errors=[("Idempotency-Key", str(error))],
         )
-
-    @app.errorhandler(NotReady)
-    def not_ready(error: NotReady) -> Response:
-        return problem(409, "not_ready", "Not ready", str(error))
 
     @app.errorhandler(Unavailable)
     def unavailable(error: Unavailable) -> Response:

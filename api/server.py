@@ -1,6 +1,7 @@
 """The gunicorn worker: what its parser refuses before the application sees it is answered as a problem, too."""
 
 import json
+import socket
 from typing import Any
 
 from gunicorn.http import errors
@@ -14,6 +15,8 @@ _ANSWERS: tuple[tuple[type[Exception], int, str, str, str], ...] = (
     (errors.UnsupportedTransferCoding, 501, "not_implemented", "Not Implemented", "this transfer coding is not known"),
     (errors.ParseException, 400, "bad_request", "Bad Request", "the request is not valid HTTP"),
 )
+#: What is read of a refused request before it is closed.
+_DRAIN_S, _DRAIN_READS = 0.5, 16
 
 
 class Worker(GeventWorker):  # type: ignore[misc]
@@ -36,6 +39,12 @@ def _send(client: Any, status: int, code: str, title: str, detail: str) -> None:
     )
     try:
         client.sendall((head + body).encode())
+        # Closing on what has not been read would reset the connection, and the answer with it.
+        client.shutdown(socket.SHUT_WR)
+        client.settimeout(_DRAIN_S)
+        for _ in range(_DRAIN_READS):
+            if not client.recv(65536):
+                return
     except OSError:
-        # The client has gone.
+        # The client has gone, or is too slow to be waited for.
         return

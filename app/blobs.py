@@ -79,7 +79,7 @@ class BlobStore:
         return key
 
     def delete_under(self, prefix: str) -> int:
-        """Remove every object whose key begins so; returns how many there were. Raises Unavailable at the first refusal."""
+        """Remove every object whose key begins so; returns how many. Raises Unavailable at the first refusal."""
         try:
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
             found = [each["Key"] for page in pages for each in page.get("Contents", ())]

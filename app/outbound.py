@@ -68,9 +68,7 @@ def _session(policy: Policy) -> Session:
     session.headers.update({"user-agent": "planpaint/1", "connection": "close"})
     for scheme in ("http://", "https://"):
         manager = session.adapters[scheme].poolmanager
-        manager.pool_classes_by_scheme = {
-            name: _noting(pool) for name, pool in manager.pool_classes_by_scheme.items()
-        }
+        manager.pool_classes_by_scheme = {name: _noting(pool) for name, pool in manager.pool_classes_by_scheme.items()}
     return session
 
 

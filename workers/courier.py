@@ -98,8 +98,8 @@ class Courier:
         """None when the job or the test has been removed meanwhile."""
         try:
             if is_test(job_id):
-                receiver, event = self._outbox.test(job_id)
-                return Letter(receiver, event.id, event.timestamp, _json(test_event_view(event)))
+                receiver, test = self._outbox.test(job_id)
+                return Letter(receiver, test.id, test.timestamp, _json(test_event_view(test)))
             job = self._store.get(job_id, even_gone=True)
         except NotFound:
             return None

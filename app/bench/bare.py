@@ -6,10 +6,12 @@ import redis
 from flask import Flask, request
 from flask.typing import ResponseReturnValue
 
+from app.connect import Client
+
 
 def create() -> Flask:
     app = Flask("bare")
-    client = redis.Redis.from_url(os.environ["PLANPAINT_REDIS_URL"])
+    client: Client = redis.Redis.from_url(os.environ["PLANPAINT_REDIS_URL"])
 
     @app.post("/v1/jobs")
     def submit() -> ResponseReturnValue:

@@ -1,4 +1,4 @@
-"""A load of HTTP requests from a few threads with one kept connection each: as many as go through, or at a fixed rate."""
+"""HTTP requests from a few threads with one kept connection each: as many as go through, or at a fixed rate."""
 
 import itertools
 import socket

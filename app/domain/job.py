@@ -123,9 +123,7 @@ class Job:
     @property
     def status(self) -> JobStatus:
         overdue = any(image.failure and image.failure.code == DEADLINE_EXCEEDED for image in self.images)
-        return job_status(
-            [image.state for image in self.images], started=self.started_at is not None, overdue=overdue
-        )
+        return job_status([image.state for image in self.images], started=self.started_at is not None, overdue=overdue)
 
     @property
     def expires_at(self) -> int | None:

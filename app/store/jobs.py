@@ -15,7 +15,6 @@ from app.store.reads import JobReads, pairs_of
 from app.store.records import dump_request, load_request
 from app.store.scripts import Scripts
 
-
 #: Characters of a failure's message that are kept: ten of them must fit an event.
 _MOST_REASON = 200
 
@@ -219,7 +218,14 @@ class JobStore(JobReads):
     def _give_back(self, lease: Lease, how: str, code: str, message: str) -> ImageState | None:
         with translated():
             state = self._scripts.on_image(
-                "give_back", lease.ref, lease.fence, how, self._max_attempts, self._hint_ms, code, message[:_MOST_REASON]
+                "give_back",
+                lease.ref,
+                lease.fence,
+                how,
+                self._max_attempts,
+                self._hint_ms,
+                code,
+                message[:_MOST_REASON],
             )
         return ImageState(state.decode()) if state else None
 

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections import Counter
-from dataclasses import replace
 
 from app import keys
 from app.connect import Client, translated
@@ -40,13 +39,20 @@ class Outlooks:
             pipe.hgetall(keys.COUNTS)
             pipe.hgetall(keys.PACE)
             counts, pace = pipe.execute()
-        load = Load(
-            **{name.decode(): max(0, int(value)) for name, value in counts.items() if name != b"canceling"},
-            **{name.decode(): float(value) for name, value in pace.items() if name != b"images"},
+        workers = Counter(worker.role for worker in self._registry.list())
+        return Load(
+            queued=int(counts.get(b"queued", 0)),
+            planning=int(counts.get(b"planning", 0)),
+            planned=int(counts.get(b"planned", 0)),
+            painting=int(counts.get(b"painting", 0)),
+            ar_workers=workers["ar"],
+            dit_workers=workers["dit"],
+            ar_ms=float(pace.get(b"ar_ms", 0)),
+            ar_ms_per_unit=float(pace.get(b"ar_ms_per_unit", 0)),
+            dit_ms=float(pace.get(b"dit_ms", 0)),
+            dit_ms_per_unit=float(pace.get(b"dit_ms_per_unit", 0)),
             images=int(pace.get(b"images", 0)),
         )
-        workers = Counter(worker.role for worker in self._registry.list())
-        return replace(load, ar_workers=workers["ar"], dit_workers=workers["dit"])
 
     def of(self, job: Job) -> Outlook:
         return outlook(job, self.load(), position=self._position(job))

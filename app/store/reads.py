@@ -44,7 +44,10 @@ class JobReads:
         self._client = client
 
     def get(self, job_id: str, *, even_gone: bool = False) -> Job:
-        """One job. Raises NotFound, or Gone after its removal; `even_gone`: also one whose events are still to be sent."""
+        """One job. Raises NotFound, or Gone after its removal.
+
+        `even_gone`: also a removed one whose events are still to be sent.
+        """
         with translated():
             pipe = self._client.pipeline(transaction=False)
             pipe.hget(keys.job(job_id), "n")

@@ -33,9 +33,7 @@ class Scripts:
     def run(self, name: str, *, keys: list[str], args: list[Any]) -> Any:  # noqa: ANN401 - each script's own reply
         return self._scripts[name](keys=keys, args=args)
 
-    def on_image(
-        self, name: str, ref: ImageRef, *args: str | float | bytes, client: Client | None = None
-    ) -> Any:  # noqa: ANN401
+    def on_image(self, name: str, ref: ImageRef, *args: str | float | bytes, client: Client | None = None) -> Any:  # noqa: ANN401
         """`client`: a pipeline that runs it later, in place of the store's own client."""
         image_keys = [
             keys.image(ref.job_id, ref.index),

@@ -13,7 +13,7 @@ class WebhookSecrets:
         self._scripts = Scripts(client)
 
     def all(self, drawn: str) -> list[str]:
-        """The current secret, the first one ever drawn unless it was rotated, and the one before while it still signs."""
+        """The current secret, the first one ever drawn unless it was rotated; the one before while it still signs."""
         with translated():
             pipe = self._client.pipeline(transaction=True)
             pipe.set(keys.WEBHOOK_SECRET, drawn, nx=True)

@@ -1,6 +1,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,30 +67,38 @@ class Live:
         return int(self.url.rsplit(":", 1)[1])
 
 
-@pytest.fixture(scope="session")
-def live(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+@contextmanager
+def running(servers: Servers, folder: Path, **settings: str) -> Iterator[Live]:
     port = free_ports(1)[0]
-    log = tmp_path_factory.mktemp("live") / "api.log"
-    environment = servers.environment | {
-        "PLANPAINT_API_PORT": str(port),
-        "PLANPAINT_LEASE_S": "0.5",
-        "PLANPAINT_HINT_S": "0.2",
-        "PLANPAINT_SSE_READERS": "120",
-        "PLANPAINT_SSE_HEARTBEAT_S": "0.5",
-        "PLANPAINT_SSE_MAX_S": "20",
-        "PLANPAINT_WEBHOOK_ALLOW": "127.0.0.0/8",
-        "PLANPAINT_CORS_ORIGINS": "https://studio.example",
-        "PLANPAINT_DEFAULT_SIZE": "256x256",
-    }
+    log = folder / "api.log"
+    environment = servers.environment | {f"PLANPAINT_{name.upper()}": value for name, value in settings.items()}
+    environment["PLANPAINT_API_PORT"] = str(port)
     child = Child("api", [sys.executable, "-m", "app.cli", "api"], environment=environment, log=log)
     child.start()
     try:
-        running = Live(f"http://127.0.0.1:{port}", log)
-        wait_until(lambda: _ready(running.url), timeout=60, what="the API process")
-        yield running
+        found = Live(f"http://127.0.0.1:{port}", log)
+        wait_until(lambda: _ready(found.url), timeout=60, what="the API process")
+        yield found
     finally:
         child.terminate()
         child.finish(time.monotonic() + 10)
+
+
+@pytest.fixture(scope="session")
+def live(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    with running(
+        servers,
+        tmp_path_factory.mktemp("live"),
+        lease_s="0.5",
+        hint_s="0.2",
+        sse_readers="120",
+        sse_heartbeat_s="0.5",
+        sse_max_s="20",
+        webhook_allow="127.0.0.0/8",
+        cors_origins="https://studio.example",
+        default_size="256x256",
+    ) as found:
+        yield found
 
 
 def _ready(url: str) -> bool:

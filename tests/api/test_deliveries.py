@@ -186,7 +186,11 @@ def test_an_endpoint_that_fails_for_long_is_paused_says_so_and_is_probed(
     assert endpoint["failures"] >= 1
     paused_at = len(httpserver.log)
     status[0] = 200
-    _run(courier, lambda: {s for job in jobs for s in _statuses(http, job)} == {"delivered"}, what="the probe and the rest")
+    _run(
+        courier,
+        lambda: {s for job in jobs for s in _statuses(http, job)} == {"delivered"},
+        what="the probe and the rest",
+    )
     assert len(httpserver.log) - paused_at <= 13
     assert _log(http, jobs[0])["endpoint"]["status"] == "ok"
 
@@ -252,12 +256,14 @@ def test_a_test_event_is_signed_delivered_and_logged(http, make_courier, httpser
     _run(make_courier(), lambda: http.get(url).get_json()["status"] == "delivered")
     assert seen[0]["type"] == "webhook.test"
     assert http.get(url).get_json()["log"][0]["http_status"] == 204
-    test_keys = [key for key in client.keys("*test_*")]
+    test_keys = client.keys("*test_*")
     assert len(test_keys) == 2
     assert all(client.pttl(key) > 0 for key in test_keys), "nothing is kept for ever"
 
 
-@pytest.mark.parametrize("body", [{}, {"url": "ftp://x/"}, {"url": "http://u:p@x/"}, {"url": 5}, {"url": "http://x/", "a": 1}])
+@pytest.mark.parametrize(
+    "body", [{}, {"url": "ftp://x/"}, {"url": "http://u:p@x/"}, {"url": 5}, {"url": "http://x/", "a": 1}]
+)
 def test_a_bad_test_names_its_field(http, client, body):
     answer = http.post("/v1/webhook-test", json=body)
     assert answer.status_code == 422

@@ -65,7 +65,11 @@ def _open(picture):
 
 def test_generate_with_both_forms_and_extras(ask, workers, store):
     found = ask.images.generate(
-        model="glm-image", prompt="a red circle", n=2, size="256x256", extra_body={"seed": 7, "steps": 5, "guidance": 2.5}
+        model="glm-image",
+        prompt="a red circle",
+        n=2,
+        size="256x256",
+        extra_body={"seed": 7, "steps": 5, "guidance": 2.5},
     )
     assert len(found.data) == 2
     assert [picture.seed for picture in found.data] == [7, 8]
