@@ -21,7 +21,8 @@ _DURATION = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s?)?", re.ASC
 
 def preferred_wait() -> tuple[int, str | None]:
     """Seconds to wait for the end, and what `Preference-Applied` says. Unknown preferences are ignored (RFC 7240)."""
-    for part in ",".join(request.headers.getlist("Prefer")).split(","):
+    # WSGI joins repeated headers with commas.
+    for part in request.environ.get("HTTP_PREFER", "").split(","):
         preference = part.partition(";")[0].strip().lower()
         if preference == "respond-async":
             return 0, preference

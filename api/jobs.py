@@ -1,6 +1,7 @@
 """/v1/jobs: submit, list, look, cancel, delete, fetch pictures and prior tokens."""
 
 import hashlib
+import json
 import re
 from datetime import UTC, datetime
 from typing import Any
@@ -44,8 +45,7 @@ def find_job(job_id: str) -> Job:
 def _answer(job: Job, status: int = 200, seen: Outlook | None = None) -> Response:
     if not job.done and seen is None:
         seen = current().outlooks.of(job)
-    response = jsonify(job_view(job, base_url(), seen))
-    response.status_code = status
+    response = Response(json.dumps(job_view(job, base_url(), seen)), status=status, content_type="application/json")
     if not job.done:
         response.headers["Retry-After"] = str(_POLL_S)
     return response

@@ -96,7 +96,7 @@ class JobStore(JobReads):
         after = "" if terms.cancel_after_ms is None else terms.cancel_after_ms
         key = idempotency or IdempotencyKey("", "", 0)
         with translated():
-            outcome, first, created_at, deadline, ahead = self._scripts.run(
+            reply = self._scripts.run(
                 "submit",
                 keys=[
                     keys.job(job_id),
@@ -108,7 +108,7 @@ class JobStore(JobReads):
                     keys.jobs_of(terms.owner),
                     keys.TRASH,
                     keys.WAITING_DIT,
-                    keys.idempotency(terms.owner, key.key),
+                    keys.idempotency(terms.owner, key.key) if idempotency else keys.STATS,
                     *(keys.image(job_id, index) for index in indices),
                 ],
                 args=[job_id, self._hint_ms, after, parameters.n, key.fingerprint, key.lifetime_ms]
@@ -116,9 +116,11 @@ class JobStore(JobReads):
                 + [image_seed(parameters.seed, index) for index in indices]
                 + pairs_of(fields),
             )
-        if outcome == b"reused":
+        outcome, first, created_at, deadline, ahead = reply.decode().split(" ")
+        if outcome == "reused":
             raise KeyReused("this Idempotency-Key came with another request before")
-        return Submitted(first.decode(), outcome == b"repeat", created_at, int(deadline) if deadline else None, ahead)
+        deadline_ms = None if deadline == "-" else int(deadline)
+        return Submitted(first, outcome == "repeat", int(created_at), deadline_ms, int(ahead))
 
     def cancel(self, ref: ImageRef) -> ImageState:
         return self.cancel_all([ref])[0]
