@@ -54,7 +54,7 @@ def run(as_json: bool) -> int:
         f"settings  one gunicorn worker each (gevent), one Valkey (AOF, everysec), {THREADS} connections; warm-up "
         f"{WARM_UP_S:g} s each, then {BLOCKS} blocks of {BLOCK_S:g} s by turns, then {LATENCY_S:g} s at half our rate"
     )
-    with tempfile.TemporaryDirectory() as folder, _servers(Path(folder)) as (ours, bare):
+    with tempfile.TemporaryDirectory() as folder, servers(Path(folder)) as (ours, bare):
         figures = measure(ours, bare, blocks=BLOCKS, block_s=BLOCK_S, latency_s=LATENCY_S)
     for name, value, limit in (
         ("accepted jobs by second", figures.jobs_per_s, ""),
@@ -70,9 +70,7 @@ def run(as_json: bool) -> int:
 
 def measure(ours: int, bare: int, *, blocks: int, block_s: float, latency_s: float) -> Figures:
     """`ours` and `bare`: ports of the two servers."""
-    for port in (ours, bare):
-        _drive(port, WARM_UP_S)
-    pairs = [(_drive(ours, block_s), _drive(bare, block_s)) for _ in range(blocks)]
+    pairs = by_turns(ours, bare, blocks=blocks, block_s=block_s)
     rate = median(mine.by_second for mine, _ in pairs)
     paced = _drive(ours, latency_s, rate / 2)
     return Figures(
@@ -87,6 +85,13 @@ def measure(ours: int, bare: int, *, blocks: int, block_s: float, latency_s: flo
     )
 
 
+def by_turns(ours: int, bare: int, *, blocks: int, block_s: float) -> list[tuple[Result, Result]]:
+    """Both warmed up, then blocks of each next to each other: what else the machine does hits both alike."""
+    for port in (ours, bare):
+        _drive(port, WARM_UP_S)
+    return [(_drive(ours, block_s), _drive(bare, block_s)) for _ in range(blocks)]
+
+
 def _drive(port: int, duration_s: float, rate: float | None = None) -> Result:
     body = json.dumps({"prompt": "a red circle on a blue background", "size": "256x256", "seed": 7, "steps": 12})
     head = f"POST /v1/jobs HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
@@ -94,7 +99,7 @@ def _drive(port: int, duration_s: float, rate: float | None = None) -> Result:
 
 
 @contextmanager
-def _servers(folder: Path) -> Iterator[tuple[int, int]]:
+def servers(folder: Path) -> Iterator[tuple[int, int]]:
     """Ports of our API and of the bare view, over one Valkey of their own."""
     credentials = embedded.Credentials.load(folder)
     url = embedded.redis_url(credentials)

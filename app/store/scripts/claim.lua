@@ -1,6 +1,6 @@
 -- Take the lease of one image for AR (move "plan") or DiT (move "paint").
 -- ARGV[2] move  ARGV[3] claim token, unique for each call  ARGV[4] lease ms  ARGV[5] stream entry id, AR only
--- Returns {fence, request JSON, seed, prior bytes, prior height, prior width, condition bytes, deadline or ''}, or {}
+-- Returns {fence, request JSON, seed, prior bytes, prior height, prior width, condition bytes, ms to the deadline or ''}, or {}
 -- when the image is not to be had: leased, ended, not there yet, or past its deadline.
 local move, token, lease, entry = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local stage = move == 'plan' and 'ar' or 'dit'
@@ -20,4 +20,4 @@ if not replayed then
   end
 end
 return {tonumber(get('fence')), redis.call('HGET', job, 'request'), get('seed'),
-  get('prior') or '', get('prior_height') or '', get('prior_width') or '', get('condition') or '', deadline and tostring(deadline) or ''}
+  get('prior') or '', get('prior_height') or '', get('prior_width') or '', get('condition') or '', deadline and tostring(deadline - now) or ''}
