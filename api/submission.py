@@ -13,12 +13,13 @@ from app.store.jobs import Terms
 
 def submission_of(body: JobRequest, cancel_after_ms: int | None = None) -> Submission:
     """Raises RefusedInput naming the field."""
-    settings, source = current().settings, _reused(body)
+    parts, source = current(), _reused(body)
+    settings = parts.settings
     prompt = body.prompt or (source.parameters.prompt if source else None)
     if prompt is None:
         raise RefusedInput("prompt", "is required")
-    current().prompt_limit.check(prompt)
-    pictures = current().images.read(body)
+    parts.prompt_limit.check(prompt)
+    pictures = parts.images.read(body)
     if pictures and source:
         raise RefusedInput("images", "cannot be given with reuse_prior, which keeps its own")
     size = _size(body, source, pictures)

@@ -2,9 +2,10 @@
 
 import base64
 import json
+import os
+import socket
 import subprocess
 import sys
-import time
 
 import pytest
 from openai import OpenAI
@@ -195,22 +196,24 @@ def test_an_endpoint_that_fails_for_long_is_paused_says_so_and_is_probed(
     assert _log(http, jobs[0])["endpoint"]["status"] == "ok"
 
 
-def test_deliveries_of_one_slow_host_leave_room_for_others(http, submit, done, make_courier, httpserver):
+def test_deliveries_of_one_silent_host_leave_room_for_others(http, submit, store, make_courier, httpserver):
     """replicate/cog#2229, #909: a receiver that is away must cost nobody else anything."""
+    wanted = ["image.canceled", "job.completed"]
 
-    def slowly(_):
-        time.sleep(1.5)
-        return Response(status=200)
+    def canceled(url, n):
+        job = submit(webhook_url=url, n=n, webhook_events=wanted)
+        store.cancel_all([ImageRef(job["id"], index) for index in range(n)])
+        return job
 
-    httpserver.expect_request("/slow").respond_with_handler(slowly)
-    httpserver.expect_request("/quick").respond_with_data(status=200)
-    slow = [submit(webhook_url=httpserver.url_for("/slow"), n=10) for _ in range(2)]
-    for job in slow:
-        done(job)
-    quick = submit(webhook_url=httpserver.url_for("/quick").replace("localhost", "127.0.0.1"))
-    done(quick)
-    _run(make_courier(), lambda: "pending" not in _statuses(http, quick))
-    assert "pending" in [status for job in slow for status in _statuses(http, job)]
+    httpserver.expect_request("/hook").respond_with_data(status=200)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(50)
+        lost = [canceled(f"http://127.0.0.1:{silent.getsockname()[1]}/", 10) for _ in range(2)]
+        quick = canceled(httpserver.url_for("/hook"), 1)
+        _run(make_courier(), _all(http, quick, "delivered"))
+        statuses = [status for job in lost for status in _statuses(http, job)]
+    assert statuses.count("pending") >= len(statuses) - 12, "most of them have not had a thread yet"
 
 
 def test_generation_does_not_notice_a_receiver_that_is_away(submit, done, http):
@@ -224,18 +227,20 @@ def test_generation_does_not_notice_a_receiver_that_is_away(submit, done, http):
 
 def test_events_carry_a_sequence_and_a_snapshot(http, submit, store, make_courier, httpserver):
     """google/go-github#2706, stripe/stripe-cli#418: events out of order, and the receiver kept the older status."""
-    bodies = []
-    httpserver.expect_request("/hook").respond_with_handler(
-        lambda request: (bodies.append(request.get_json()), Response(status=200))[1]
-    )
+    bodies = {}
+
+    def receive(request):
+        bodies[request.get_json()["sequence"]] = request.get_json()
+        return Response(status=200)
+
+    httpserver.expect_request("/hook").respond_with_handler(receive)
     job = submit(n=2, webhook_url=httpserver.url_for("/hook"))
     for index in range(2):
         store.fail(plan(store, ImageRef(job["id"], index), f"t{index}"), "broken", "it broke")
     _run(make_courier(), _all(http, job, "delivered"))
-    bodies.sort(key=lambda body: body["sequence"])
-    assert [body["sequence"] for body in bodies] == [1, 2, 3, 4]
-    assert bodies[1]["data"]["image"]["status"] == "failed"
-    assert bodies[-1]["data"]["job"]["status"] == "failed"
+    assert sorted(bodies) == [1, 2, 3, 4]
+    assert bodies[2]["data"]["image"]["status"] == "failed"
+    assert bodies[4]["data"]["job"]["status"] == "failed"
 
 
 # --- the test endpoint
@@ -302,11 +307,8 @@ def test_the_operators_secret_is_rotated_by_the_operator(servers, client):
 def test_the_command_rotates(servers, client, settings):
     def run(*arguments):
         command = [sys.executable, "-m", "app.cli", "webhook-secret", *arguments]
-        environment = servers.environment
-        import os
-
-        done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+        environment = os.environ | servers.environment
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
     first = run()
     assert len(base64.b64decode(first.removeprefix("whsec_"))) == 32

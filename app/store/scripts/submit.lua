@@ -38,16 +38,16 @@ local ahead = redis.call('ZCARD', queue)
 for i = 1, n do
   local index, image = i - 1, KEYS[10 + i]
   local member = job_id .. ':' .. index
-  redis.call('HSET', image, 'state', 'queued', 'seed', ARGV[10 + i], 'queued_at', now,
-    'fence', 0, 'step', 0, 'hints', 0, 'ar_attempts', 0, 'dit_attempts', 0)
-  local look_at = now
   if skips_ar then
-    redis.call('HSET', image, 'state', 'planned', 'planned_at', now,
-      'prior', ARGV[7], 'prior_height', ARGV[8], 'prior_width', ARGV[9], 'condition', ARGV[10])
+    redis.call('HSET', image, 'state', 'planned', 'planned_at', now, 'prior', ARGV[7], 'prior_height', ARGV[8],
+      'prior_width', ARGV[9], 'condition', ARGV[10], 'seed', ARGV[10 + i], 'queued_at', now,
+      'fence', 0, 'step', 0, 'hints', 0, 'ar_attempts', 0, 'dit_attempts', 0)
   else
-    redis.call('HSET', image, 'entry', redis.call('XADD', KEYS[3], '*', 'job', job_id, 'index', index, 'schema', 1))
-    look_at = now + hint
+    local entry = redis.call('XADD', KEYS[3], '*', 'job', job_id, 'index', index, 'schema', 1)
+    redis.call('HSET', image, 'state', 'queued', 'entry', entry, 'seed', ARGV[10 + i], 'queued_at', now,
+      'fence', 0, 'step', 0, 'hints', 0, 'ar_attempts', 0, 'dit_attempts', 0)
   end
+  local look_at = skips_ar and now or now + hint
   redis.call('ZADD', KEYS[2], look_at, member)
   redis.call('ZADD', queue, clock[1] * 1000000 + clock[2], member)
 end
