@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo up test check fix bench lock clean
+.PHONY: install demo up test api-fuzz check fix bench lock clean
 
 install: $(STAMP)
 
@@ -27,6 +27,10 @@ up: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+# As in the tests, with more examples and other ones each time.
+api-fuzz: $(STAMP)
+	FUZZ_EXAMPLES=200 $(BIN)/python -m pytest -q --timeout 3600 tests/api/test_schema.py
+
 check: $(STAMP)
 	$(BIN)/ruff format --check app api workers tests
 	$(BIN)/ruff check app api workers tests
@@ -40,6 +44,7 @@ fix: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/planpaint bench ar
 	$(BIN)/planpaint bench dit
+	$(BIN)/planpaint bench api
 
 # Hashes of everything but torch and what only some builds of torch bring along.
 lock: $(STAMP)

@@ -8,14 +8,23 @@ from flask_openapi import Info, OpenAPI
 from flask_openapi_swagger.plugins import RegisterPlugin
 from werkzeug.exceptions import BadRequest, RequestEntityTooLarge, UnsupportedMediaType
 
-from api import jobs, operations, problems
+from api import deliveries, events, jobs, openai, operations, problems
+from api.hygiene import Hygiene
 from api.images import MOST_IMAGES, ImageIntake
 from api.parts import Parts
 from api.problems import Problem
 from api.prompts import PromptLimit
+from api.readers import Readers
 from app import __version__, logs, settings, wiring
 from app.errors import RefusedInput
 from app.settings import Settings
+
+#: Endpoints that take a body, and what is said to another media type.
+_WITH_BODY = {
+    "jobs.submit": "send the job as application/json, or as multipart/form-data with files",
+    "openai.generations": "send the request as application/json",
+    "deliveries.webhook_test": "send the test as application/json",
+}
 
 
 def create() -> Flask:
@@ -45,7 +54,11 @@ def build(effective: Settings) -> Flask:
     app.before_request(_check_body)
     problems.register(app)
     app.register_api(jobs.blueprint)  # type: ignore[attr-defined]
+    app.register_api(events.blueprint)  # type: ignore[attr-defined]
+    app.register_api(deliveries.blueprint)  # type: ignore[attr-defined]
+    app.register_api(openai.blueprint)  # type: ignore[attr-defined]
     app.register_api(operations.blueprint)  # type: ignore[attr-defined]
+    app.wsgi_app = Hygiene(app.wsgi_app, effective, logs.AccessLog(effective))  # type: ignore[method-assign]
     app.register_blueprint(RegisterPlugin.register(doc_url="../openapi.json"), url_prefix="/docs")
     return app
 
@@ -60,6 +73,13 @@ def _parts(effective: Settings) -> Parts:
         blobs=blobs,
         prompt_limit=PromptLimit.of(effective),
         images=ImageIntake(effective),
+        answers=wiring.answers(client),
+        changes=wiring.changes(client),
+        outlooks=wiring.outlooks(client),
+        outbox=wiring.outbox(effective, client),
+        readers=Readers(effective.sse_readers),
+        webhook_secrets=lambda: wiring.webhook_secrets(effective, client),
+        rotate_webhook_secret=lambda: wiring.rotate_webhook_secret(effective, client),
     )
 
 
@@ -81,11 +101,11 @@ class JobHttpRequest(Request):
 
 def _check_body() -> None:
     """A body, where one is expected, is a JSON object: 415 for another type, 400 for broken JSON, 422 for the rest."""
-    if request.endpoint != "jobs.submit" or request.method != "POST":
+    if request.endpoint not in _WITH_BODY:
         return
-    form = isinstance(request, JobHttpRequest) and request.is_form
+    form = request.endpoint == "jobs.submit" and isinstance(request, JobHttpRequest) and request.is_form
     if not (request.is_json or form):
-        raise UnsupportedMediaType("send the job as application/json, or as multipart/form-data with files")
+        raise UnsupportedMediaType(_WITH_BODY[request.endpoint])
     if not form:
         request.max_content_length = current_app.extensions["planpaint"].settings.max_body_bytes
     try:
@@ -93,6 +113,6 @@ def _check_body() -> None:
     except RequestEntityTooLarge:
         raise
     except (BadRequest, RecursionError) as error:
-        raise BadRequest("the job is not valid JSON") from error
+        raise BadRequest("the body is not valid JSON") from error
     if not isinstance(body, dict):
-        raise RefusedInput("", "the job must be a JSON object")
+        raise RefusedInput("", "the body must be a JSON object")

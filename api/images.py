@@ -18,6 +18,8 @@ from app.settings import Settings
 #: Most condition images of a job.
 MOST_IMAGES = 4
 _TIMEOUT_S = (3.0, 10.0)
+#: Seconds for one picture, however slowly its bytes come.
+_LIMIT_S = 30.0
 _CHUNK = 64 * 1024
 
 
@@ -42,7 +44,9 @@ class ImageIntake:
         )
 
     def _sources(self, body: JobRequest) -> Iterator[bytes]:
-        files = request.files.getlist("image") + request.files.getlist("image[]")
+        files = []
+        if request.mimetype == "multipart/form-data":
+            files = request.files.getlist("image") + request.files.getlist("image[]")
         if files and body.images:
             raise RefusedInput("images", "must come as files or in the JSON, not both")
         for number, file in enumerate(files):
@@ -62,8 +66,11 @@ class ImageIntake:
         return data
 
     def _fetched(self, url: str, field: str) -> bytes:
+        def call(session: Session) -> bytes:
+            return self._get(session, url, field)
+
         try:
-            return self._checked(self._outbound.reach(lambda session: self._get(session, url, field)), field)
+            return self._checked(self._outbound.reach(call, limit_s=_LIMIT_S), field)
         except RefusedAddress as refusal:
             raise RefusedInput(field, f"may not be fetched: {refusal}") from refusal
         except requests.exceptions.RequestException as error:

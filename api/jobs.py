@@ -1,131 +1,230 @@
-"""/v1/jobs: submit, look, cancel, fetch pictures and prior tokens."""
+"""/v1/jobs: submit, list, look, cancel, delete, fetch pictures and prior tokens."""
 
+import hashlib
+import json
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 from flask import Blueprint, Response, jsonify, redirect, request
 from flask_openapi import APIBlueprint, Tag
 
-from api.images import png_size
-from api.parts import current
+from api import headers
+from api.answers import ImageOut, JobListOut, JobOrDryRunOut, JobOut, PriorOut
+from api.parts import base_url, current
 from api.problems import Problem
-from api.schemas import ContentQuery, ImagePath, JobOut, JobPath, JobRequest, PriorOut
-from app.domain.job import Job, Parameters, Priority
-from app.domain.messages import ImageRef
-from app.domain.sizes import Size
-from app.errors import NotFound, NotReady, RefusedInput
-from app.service import Submission, draw_seed, find_image
-from app.views import job_view
+from api.schemas import ContentQuery, ImagePath, JobPath, JobRequest, ListQuery, WaitQuery
+from api.submission import submission_of
+from api.waiting import until_changed, until_done
+from app.domain.estimate import Outlook, outlook, price
+from app.domain.job import ANYBODY, Job
+from app.domain.states import JobStatus
+from app.errors import Conflict, NotFound, NotReady, RefusedInput
+from app.service import Receipt, Submission, find_image, preview
+from app.store.jobs import IdempotencyKey
+from app.store.reads import Filter
+from app.views import estimate_view, image_view, job_view, parameters_view
 
 _ID = re.compile(r"job_[0-9a-f]{32}", re.ASCII)
+_TAG = re.compile(r'(?:W/)?"v(\d{1,15})\.[0-9a-f]{8}"', re.ASCII)
 #: Seconds between polls that a caller is asked for.
 _POLL_S = 1
 
 ERRORS = {"404": Problem, "422": Problem, "503": Problem}
-tag = Tag(name="jobs", description="Prompts in, pictures out")
-blueprint: Blueprint = APIBlueprint("jobs", __name__, url_prefix="/v1/jobs", abp_tags=[tag], abp_responses=ERRORS)
+jobs_tag = Tag(name="jobs", description="Prompts in, pictures out")
+blueprint: Blueprint = APIBlueprint("jobs", __name__, url_prefix="/v1/jobs", abp_tags=[jobs_tag], abp_responses=ERRORS)
 
 
-def _job(job_id: str) -> Job:
+def find_job(job_id: str) -> Job:
     # A wrong id never reaches Redis: it would be part of a key.
     if not _ID.fullmatch(job_id):
         raise NotFound(f"no job {job_id[:80]}")
     return current().intake.get(job_id)
 
 
-def _answer(job: Job, status: int = 200) -> Response:
-    base_url = current().settings.public_url or request.host_url.rstrip("/")
-    response = jsonify(job_view(job, base_url))
-    response.status_code = status
+def _answer(job: Job, status: int = 200, seen: Outlook | None = None) -> Response:
+    if not job.done and seen is None:
+        seen = current().outlooks.of(job)
+    response = Response(json.dumps(job_view(job, base_url(), seen)), status=status, content_type="application/json")
     if not job.done:
         response.headers["Retry-After"] = str(_POLL_S)
     return response
 
 
-def _reused(body: JobRequest) -> Job | None:
-    """The job whose prior tokens are painted again."""
-    if body.reuse_prior is None:
-        return None
-    try:
-        job = current().intake.get(body.reuse_prior.job)
-        find_image(job, body.reuse_prior.index)
-    except NotFound as error:
-        raise RefusedInput("reuse_prior", str(error)) from error
-    return job
+def _etag(job: Job, response: Response) -> str:
+    """All that is stored has a version; a queue position changes without the job, and so do addresses."""
+    return f'"v{job.version}.{hashlib.sha256(response.get_data()).hexdigest()[:8]}"'
 
 
-def _size(body: JobRequest, source: Job | None, pictures: tuple[bytes, ...]) -> Size:
-    """As asked; else the reused image's, else the first condition image's, else the default."""
-    if body.size:
-        return Size.parse(body.size)
-    if source:
-        return source.parameters.size
-    if pictures:
-        return Size(*png_size(pictures[0]))
-    return Size.parse(current().settings.default_size)
+# --- create
 
 
-def _submission(body: JobRequest) -> Submission:
-    settings, source = current().settings, _reused(body)
-    prompt = body.prompt or (source.parameters.prompt if source else None)
-    if prompt is None:
-        raise RefusedInput("prompt", "is required")
-    current().prompt_limit.check(prompt)
-    pictures = current().images.read(body)
-    if pictures and source:
-        raise RefusedInput("images", "cannot be given with reuse_prior, which keeps its own")
-    size = _size(body, source, pictures)
-    if size.pixels > settings.max_pixels:
-        raise RefusedInput("size", f"must be at most {settings.max_pixels} pixels in all, {size} has {size.pixels}")
-    parameters = Parameters(
-        prompt=prompt,
-        size=size,
-        n=body.n,
-        seed=draw_seed() if body.seed is None else body.seed,
-        steps=settings.default_steps if body.steps is None else body.steps,
-        guidance_scale=body.guidance_scale,
-        temperature=body.temperature,
-        top_p=body.top_p,
-        output_format=body.output_format,
-        embed_metadata=body.embed_metadata,
-    )
-    return Submission(
-        parameters,
-        priority=Priority(body.priority),
-        webhook_url=body.webhook_url,
-        metadata=body.metadata,
-        pictures=pictures,
-        reused=ImageRef(body.reuse_prior.job, body.reuse_prior.index) if body.reuse_prior else None,
-    )
-
-
-@blueprint.post("", summary="Submit a job", responses={"202": JobOut, "400": Problem, "413": Problem, "415": Problem})
+@blueprint.post(
+    "",
+    summary="Submit a job",
+    responses={
+        "200": JobOrDryRunOut,
+        "202": JobOut,
+        "400": Problem,
+        "409": Problem,
+        "410": Problem,
+        "413": Problem,
+        "415": Problem,
+        "429": Problem,
+    },
+)
 def submit(body: JobRequest) -> Response:
-    """Queue 1 to 10 pictures of one prompt. The answer echoes every effective parameter, the drawn seed included."""
-    job = current().intake.submit(_submission(body))
-    response = _answer(job, 202)
-    response.headers["Location"] = f"/v1/jobs/{job.id}"
+    """Queue 1 to 10 pictures of one prompt. The answer echoes every effective parameter, the drawn seed included.
+
+    With `dry_run` nothing is queued: 200 with the effective parameters, the price and an estimate.
+    """
+    submission = submission_of(body, headers.cancel_after_ms())
+    if body.dry_run:
+        return jsonify(_dry_run(submission))
+    wait_s, applied = headers.preferred_wait()
+    key = headers.idempotency_key()
+    receipt = current().intake.submit(submission, _idempotency(key))
+    response = _first_answer(receipt, key, wait_s)
+    response.headers["Location"] = f"/v1/jobs/{receipt.job.id}"
+    response.headers["Vary"] = "Prefer"
+    if applied:
+        response.headers["Preference-Applied"] = applied
     return response
 
 
-@blueprint.get("/<job_id>", summary="Look at a job", responses={"200": JobOut})
-def get(path: JobPath) -> Response:
-    """The job with the state, step and timings of each image."""
-    return _answer(_job(path.job_id))
+def _idempotency(key: str | None) -> IdempotencyKey | None:
+    if key is None:
+        return None
+    return IdempotencyKey(key, headers.fingerprint(request.get_json()), current().settings.idempotency_s * 1000)
 
 
-@blueprint.post("/<job_id>/cancel", summary="Cancel a job", responses={"200": JobOut})
+def _first_answer(receipt: Receipt, key: str | None, wait_s: int) -> Response:
+    """202 with the job as it was queued, or 200 when it ended within the wait. A repeat gets the first one's answer."""
+    job, answers = receipt.job, current().answers
+    if receipt.repeated and key and not wait_s and (stored := answers.get(job.owner, key)):
+        response = Response(stored, status=202, content_type="application/json")
+        response.headers["Retry-After"] = str(_POLL_S)
+    else:
+        seen = None if receipt.repeated else current().outlooks.fresh(job, receipt.images_ahead)
+        response = _answer(job, 202, seen)
+        if key and not receipt.repeated:
+            answers.keep(job.owner, key, response.get_data())
+        if wait_s:
+            job = until_done(job, wait_s)
+            response = _answer(job, 200 if job.done else 202)
+    if receipt.repeated:
+        response.headers["Idempotency-Replayed"] = "true"
+    return response
+
+
+def _dry_run(submission: Submission) -> dict[str, Any]:
+    job = preview(submission)
+    load = current().outlooks.load()
+    cost = price(job.parameters, planned=submission.reused is not None)
+    guess = outlook(job, load, position=load.queued)
+    return {
+        "dry_run": True,
+        "parameters": parameters_view(job),
+        "price": {"ar_tokens": cost.ar_tokens, "dit_steps": cost.dit_steps, "pixels": cost.pixels},
+        "queue_position": guess.position,
+        "estimate": estimate_view(guess),
+    }
+
+
+# --- read
+
+
+@blueprint.get("", summary="List jobs", responses={"200": JobListOut})
+def page(query: ListQuery) -> Response:
+    """The newest jobs first. A page may hold fewer than `limit` while `has_more` is true: go on with its cursor."""
+    only = Filter(frozenset(_statuses(query.status)), _moment(query.created_after))
+    found = current().store.page(ANYBODY, limit=query.limit, cursor=query.cursor, only=only)
+    data = [job_view(job, base_url()) for job in found.jobs]
+    return jsonify({"data": data, "next_cursor": found.cursor, "has_more": found.cursor is not None})
+
+
+def _statuses(text: str | None) -> list[str]:
+    names = text.split(",") if text else []
+    known = [status.value for status in JobStatus]
+    if unknown := [name for name in names if name not in known]:
+        raise RefusedInput("status", f"must be of {', '.join(known)}; {unknown[0][:40]!r} is not")
+    return names
+
+
+def _moment(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+        found = found if found.tzinfo else found.replace(tzinfo=UTC)
+        return max(0, int(found.timestamp() * 1000))
+    except (ValueError, OverflowError) as error:
+        raise RefusedInput("created_after", "must be a time such as 2026-01-31T12:00:00Z") from error
+
+
+@blueprint.get("/<job_id>", summary="Look at a job", responses={"200": JobOut, "304": None, "410": Problem})
+def get(path: JobPath, query: WaitQuery) -> Response:
+    """The job with the state, step and timings of each image.
+
+    With `If-None-Match` and `wait` the answer is held until the job changes: 200, or 304 when it has not.
+    """
+    job = find_job(path.job_id)
+    tags = request.headers.get("If-None-Match", "")
+    seen = _TAG.search(tags)
+    if query.wait and not job.done and (seen is None or int(seen[1]) == job.version):
+        until_changed(job.id, job.version, query.wait)
+        job = find_job(path.job_id)
+    response = _answer(job)
+    response.headers["ETag"] = tag = _etag(job, response)
+    response.headers["Cache-Control"] = "private, no-cache"
+    if tag in tags:
+        response.status_code = 304
+        response.set_data(b"")
+        del response.headers["Content-Type"]
+    return response
+
+
+# --- end
+
+
+@blueprint.post(
+    "/<job_id>/cancel",
+    summary="Cancel a job",
+    responses={"200": JobOut, "202": JobOut, "409": Problem, "410": Problem},
+)
 def cancel(path: JobPath) -> Response:
-    """Cancel every image that has not ended; finished images stay. May be repeated."""
-    return _answer(current().intake.cancel(_job(path.job_id).id))
+    """Cancel every image that has not ended; finished images stay. 202 while a worker still has to let go of one."""
+    job = current().intake.cancel(find_job(path.job_id).id)
+    if job.done and job.status not in (JobStatus.CANCELED, JobStatus.EXPIRED):
+        raise Conflict(f"job {job.id} has ended: {job.status.value}")
+    return _answer(job, 200 if job.done else 202)
+
+
+@blueprint.delete("/<job_id>", summary="Delete a job", responses={"204": None, "409": Problem, "410": Problem})
+def delete(path: JobPath) -> Response:
+    """Remove a job that has ended, with its pictures, its event log and its undelivered events."""
+    current().intake.delete(find_job(path.job_id).id)
+    return Response(status=204)
+
+
+# --- images
+
+
+@blueprint.get("/<job_id>/images/<int:index>", summary="Look at an image", responses={"200": ImageOut, "410": Problem})
+def image(path: ImagePath) -> Response:
+    """One image of the job."""
+    job = find_job(path.job_id)
+    return jsonify(image_view(job, job.images[find_image(job, path.index).index], base_url()))
 
 
 @blueprint.get(
-    "/<job_id>/images/<int:index>/content", summary="Fetch a picture", responses={"307": None, "409": Problem}
+    "/<job_id>/images/<int:index>/content",
+    summary="Fetch a picture",
+    responses={"307": None, "409": Problem, "410": Problem},
 )
 def content(path: ImagePath, query: ContentQuery) -> Any:  # noqa: ANN401 - werkzeug's response
     """Redirects to a URL that is freshly signed and valid for a few minutes."""
-    job = _job(path.job_id)
+    job = find_job(path.job_id)
     image = job.images[find_image(job, path.index).index]
     if image.stored is None:
         raise NotReady(f"image {path.index} is {image.state.value} and has no content")
@@ -139,11 +238,13 @@ def content(path: ImagePath, query: ContentQuery) -> Any:  # noqa: ANN401 - werk
 
 
 @blueprint.get(
-    "/<job_id>/images/<int:index>/prior", summary="Fetch the prior tokens", responses={"200": PriorOut, "409": Problem}
+    "/<job_id>/images/<int:index>/prior",
+    summary="Fetch the prior tokens",
+    responses={"200": PriorOut, "409": Problem, "410": Problem},
 )
 def prior(path: ImagePath) -> Response:
     """The large grid's codebook ids that the picture is painted from."""
-    ref = find_image(_job(path.job_id), path.index)
+    ref = find_image(find_job(path.job_id), path.index)
     tokens = current().intake.prior(ref)
     if tokens is None:
         raise NotReady(f"image {path.index} has no prior tokens yet")

@@ -7,9 +7,10 @@ from typing import Any
 from flask import Blueprint, Response, current_app, jsonify, redirect
 from flask_openapi import APIBlueprint, Tag
 
+from api.answers import HealthOut, QueueOut, WorkersOut
+from api.describe import describe
 from api.parts import current
 from api.problems import Problem, problem
-from api.schemas import HealthOut, WorkersOut
 from app.errors import Unavailable
 from app.metrics import render
 
@@ -21,6 +22,16 @@ blueprint: Blueprint = APIBlueprint("operations", __name__, abp_tags=[tag])
 def workers() -> Response:
     """Every worker heard of within the last minute, on any host."""
     return jsonify({"data": [asdict(worker) for worker in current().registry.list()]})
+
+
+@blueprint.get("/v1/queue", summary="Look at the queue", responses={"200": QueueOut, "503": Problem})
+def queue() -> Response:
+    """Images in each stage, who works on them, and how long a stage has taken lately."""
+    load = current().outlooks.load()
+    counts = {name: getattr(load, name) for name in ("queued", "planning", "planned", "painting")}
+    workers = {"ar_workers": load.ar_workers, "dit_workers": load.dit_workers}
+    times = {name: round(ms / 1000, 3) if ms else None for name, ms in (("ar_s", load.ar_ms), ("dit_s", load.dit_ms))}
+    return jsonify(counts | workers | times | {"measured_images": load.images})
 
 
 @blueprint.get("/healthz", summary="Is this process alive", responses={"200": HealthOut})
@@ -59,4 +70,4 @@ def docs() -> Any:  # noqa: ANN401 - werkzeug's response
 
 @blueprint.get("/openapi.json", doc_ui=False)
 def openapi() -> Response:
-    return jsonify(current_app.api_doc)  # type: ignore[attr-defined]
+    return jsonify(describe(current_app.api_doc))  # type: ignore[attr-defined]

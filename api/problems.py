@@ -1,19 +1,21 @@
 """Every error answer is an RFC 9457 problem with a machine code; wrong input names its field."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
-from flask import Flask, Response, jsonify
+from flask import Flask, Response, jsonify, request
 from pydantic import BaseModel, Field, ValidationError
 from werkzeug.exceptions import HTTPException
 
-from app.errors import NotFound, NotReady, RefusedInput, Unavailable
+from app.errors import Conflict, Gone, KeyReused, NotFound, NotReady, RefusedInput, Unavailable
 
 log = structlog.get_logger(__name__)
 
 #: Seconds after which a caller should try again when a server of ours is out of reach.
 RETRY_AFTER_S = 2
+#: Paths whose callers expect OpenAI's shape of an error.
+_OPENAI_PATHS = ("/v1/images/", "/v1/models")
 
 
 class FieldError(BaseModel):
@@ -34,6 +36,8 @@ class Problem(BaseModel):
 
 def problem(status: int, code: str, title: str, detail: str, *, errors: Sequence[tuple[str, str]] = ()) -> Response:
     """A problem answer. `errors`: (field, detail) pairs."""
+    if request.path.startswith(_OPENAI_PATHS):
+        return _openai_error(status, code, detail, errors[0][0] if errors else None)
     body = Problem(
         type=f"/problems/{code.replace('_', '-')}",
         title=title,
@@ -47,6 +51,21 @@ def problem(status: int, code: str, title: str, detail: str, *, errors: Sequence
     response.content_type = "application/problem+json"
     if status == 503:
         response.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return response
+
+
+def _openai_error(status: int, code: str, message: str, param: str | None) -> Response:
+    """The same problem as OpenAI's clients read it: they lose the message of any other shape."""
+    status = 400 if status == 422 else status
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    body = {"error": {"message": message, "type": kind, "param": param or None, "code": code}}
+    response = jsonify(body)
+    response.status_code = status
+    if status == 503:
+        response.headers["Retry-After"] = str(RETRY_AFTER_S)
+    elif status != 429:
+        # Their clients would send it twice more by themselves.
+        response.headers["x-should-retry"] = "false"
     return response
 
 
@@ -75,6 +94,19 @@ def _sentence(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails
     return str(error["msg"]).removeprefix("Value error, ")
 
 
+#: Errors whose own sentence is for the caller.
+_PLAIN = (
+    (Gone, 410, "gone", "Gone"),
+    (NotFound, 404, "not_found", "Not found"),
+    (Conflict, 409, "conflict", "Conflict"),
+    (NotReady, 409, "not_ready", "Not ready"),
+)
+
+
+def _plain(status: int, code: str, title: str) -> Callable[[Exception], Response]:
+    return lambda error: problem(status, code, title, str(error))
+
+
 def register(app: Flask) -> None:
     """Turn our errors, HTTP errors and bugs into problems."""
 
@@ -82,13 +114,18 @@ def register(app: Flask) -> None:
     def refused(error: RefusedInput) -> Response:
         return invalid([(error.field, error.detail)])
 
-    @app.errorhandler(NotFound)
-    def not_found(error: NotFound) -> Response:
-        return problem(404, "not_found", "Not found", str(error))
+    for kind, status, code, title in _PLAIN:
+        app.register_error_handler(kind, _plain(status, code, title))
 
-    @app.errorhandler(NotReady)
-    def not_ready(error: NotReady) -> Response:
-        return problem(409, "not_ready", "Not ready", str(error))
+    @app.errorhandler(KeyReused)
+    def key_reused(error: KeyReused) -> Response:
+        return problem(
+            422,
+            "idempotency_key_reused",
+            "Idempotency key reused",
+            str(error),
+            errors=[("Idempotency-Key", str(error))],
+        )
 
     @app.errorhandler(Unavailable)
     def unavailable(error: Unavailable) -> Response:

@@ -10,6 +10,8 @@ from app.settings import Settings
 
 #: Tokens that the chat template and the grid sizes add to a prompt, with some to spare.
 _TEMPLATE_TOKENS = 40
+#: A byte-level tokenizer never makes more tokens than there are bytes, and normalization at most triples those.
+_MOST_TOKENS_A_BYTE = 3
 
 
 class PromptLimit:
@@ -34,6 +36,8 @@ class PromptLimit:
         """Raises RefusedInput for a prompt that no AR worker would take."""
         if len(prompt) > self._max_chars:
             raise RefusedInput("prompt", f"must be at most {self._max_chars} characters, this has {len(prompt)}")
+        if _MOST_TOKENS_A_BYTE * len(prompt.encode()) <= self._max_tokens:
+            return
         tokens = len(self._tokenizer.encode(prompt, add_special_tokens=False).ids)
         if tokens > self._max_tokens:
             raise RefusedInput("prompt", f"must be at most {self._max_tokens} tokens, this has {tokens}")

@@ -13,9 +13,13 @@ from app.domain.sizes import MAX_SIDE, Size
 #: Below it the logits overflow when they are divided by it; 0 stands for the limit.
 LEAST_TEMPERATURE = 0.01
 #: Most bytes of `metadata` as JSON.
-MAX_METADATA = 16 * 1024
+MAX_METADATA = 8 * 1024
+#: Shortest and longest `ttl` of a job, seconds.
+LEAST_TTL_S, MOST_TTL_S = 60, 31_536_000
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+WebhookEvent = Literal["job.started", "image.completed", "image.failed", "image.canceled", "job.completed"]
+Status = Literal["queued", "running", "succeeded", "partial", "failed", "canceling", "canceled", "expired"]
 
 
 class ReusedImage(BaseModel):
@@ -64,6 +68,13 @@ class JobRequest(BaseModel):
         "realtime", description="batch waits behind realtime, never for ever"
     )
     webhook_url: str | None = Field(None, max_length=2048, description="receives signed events of this job")
+    webhook_events: list[WebhookEvent] | None = Field(
+        None, min_length=1, description="which types it receives; default: all but image.canceled"
+    )
+    ttl: int | None = Field(
+        None, ge=LEAST_TTL_S, le=MOST_TTL_S, description="seconds that job and pictures are kept after the end"
+    )
+    dry_run: bool = Field(False, description="check, price and estimate; queue nothing")
     metadata: dict[str, Any] = Field(default_factory=dict, description="yours; echoed in every answer and event")
 
     @field_validator("prompt", mode="before")
@@ -92,31 +103,38 @@ class JobRequest(BaseModel):
     @field_validator("webhook_url", mode="before")
     @classmethod
     def _webhook_url(cls, value: object) -> object:
-        if isinstance(value, str):
-            _refuse_surrogates(value)
-            if any(character.isspace() or not character.isprintable() for character in value):
-                raise ValueError("must not contain spaces or control characters")
-            parts = urlsplit(value)
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-                raise ValueError("must be an absolute http or https URL")
-            if parts.username is not None or parts.password is not None:
-                raise ValueError("must not carry credentials")
-            try:
-                requests.Request("POST", value).prepare()
-            except requests.exceptions.RequestException as error:
-                raise ValueError("must be an absolute http or https URL") from error
-        return value
+        return check_receiver(value)
 
     @field_validator("metadata")
     @classmethod
     def _metadata(cls, value: dict[str, Any]) -> dict[str, Any]:
         try:
-            size = len(json.dumps(value, allow_nan=False))
+            size = len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8", "surrogatepass"))
         except (ValueError, RecursionError) as error:
             raise ValueError("must be plain JSON without NaN or Infinity, and not nested too deep") from error
         if size > MAX_METADATA:
             raise ValueError(f"must be at most {MAX_METADATA} bytes as JSON, this is {size}")
+        _refuse_surrogates(json.dumps(value, ensure_ascii=False))
         return value
+
+
+def check_receiver(value: object) -> object:
+    """A webhook URL that can be posted to; its addresses are checked when it is."""
+    if not isinstance(value, str):
+        return value
+    _refuse_surrogates(value)
+    if any(character.isspace() or not character.isprintable() for character in value):
+        raise ValueError("must not contain spaces or control characters")
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise ValueError("must be an absolute http or https URL")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("must not carry credentials")
+    try:
+        requests.Request("POST", value).prepare()
+    except requests.exceptions.RequestException as error:
+        raise ValueError("must be an absolute http or https URL") from error
+    return value
 
 
 def _refuse_surrogates(text: str) -> None:
@@ -124,101 +142,17 @@ def _refuse_surrogates(text: str) -> None:
         raise ValueError("must be valid Unicode: it contains a lone surrogate")
 
 
-class EffectiveParameters(BaseModel):
-    prompt: str
-    size: str
-    n: int
-    seed: int
-    steps: int
-    guidance_scale: float
-    temperature: float
-    top_p: float
-    output_format: str
-    embed_metadata: bool
+class WebhookTestRequest(BaseModel):
+    """Where a test event is sent."""
 
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-class Attempts(BaseModel):
-    ar: int
-    dit: int
+    url: str = Field(max_length=2048, examples=["https://example.org/hook"])
 
-
-class Timings(BaseModel):
-    """Seconds; null: not yet."""
-
-    queued_s: float | None
-    ar_s: float | None
-    planned_s: float | None
-    dit_s: float | None
-    total_s: float | None
-
-
-class ImageError(BaseModel):
-    code: str
-    message: str
-
-
-class ImageOut(BaseModel):
-    index: int
-    status: Literal["queued", "running", "succeeded", "failed", "canceled"]
-    stage: Literal["ar", "dit"]
-    step: int
-    steps: int
-    seed: int
-    width: int
-    height: int
-    attempts: Attempts
-    timings: Timings
-    error: ImageError | None
-    content_type: str | None
-    bytes: int | None
-    sha256: str | None
-    content_url: str | None
-    thumbnail_url: str | None = Field(description="WebP of at most 256 pixels on the longer side")
-
-
-class JobUrls(BaseModel):
-    get: str
-    cancel: str
-
-
-class JobOut(BaseModel):
-    id: str
-    status: Literal["queued", "running", "succeeded", "partial", "failed", "canceled"]
-    created_at: str
-    started_at: str | None
-    completed_at: str | None
-    parameters: EffectiveParameters
-    images: list[ImageOut]
-    priority: Literal["realtime", "batch"]
-    reuse_prior: ReusedImage | None
-    inputs: int = Field(description="condition images of an edit")
-    webhook_url: str | None
-    metadata: dict[str, Any]
-    urls: JobUrls
-
-
-class PriorOut(BaseModel):
-    height: int = Field(description="rows of the large grid")
-    width: int = Field(description="columns of the large grid")
-    ids: list[int] = Field(description="codebook ids, row by row")
-
-
-class WorkerOut(BaseModel):
-    name: str
-    role: str
-    pid: int
-    host: str
-    device: str
-    state: str
-    heartbeat_age_s: float
-
-
-class WorkersOut(BaseModel):
-    data: list[WorkerOut]
-
-
-class HealthOut(BaseModel):
-    status: str
+    @field_validator("url", mode="before")
+    @classmethod
+    def _url(cls, value: object) -> object:
+        return check_receiver(value)
 
 
 class JobPath(BaseModel):
@@ -233,3 +167,28 @@ class ContentQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     variant: Literal["picture", "thumbnail"] = Field("picture", description="the thumbnail is a WebP")
+
+
+class DeliveryPath(BaseModel):
+    delivery_id: str = Field(description="id of the delivery", examples=["dlv_job_0123456789abcdef0123456789abcdef_1"])
+
+
+class WaitQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    wait: int = Field(0, ge=0, le=25, description="seconds to hold the answer until the job changes")
+
+
+class EventQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    after: str | None = Field(None, pattern=r"^[0-9]{1,9}$", description="sequence of the last event that is known")
+
+
+class ListQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(20, ge=1, le=100)
+    cursor: str | None = Field(None, max_length=200, description="next_cursor of the page before")
+    status: str | None = Field(None, max_length=200, description="one or more, separated by commas")
+    created_after: str | None = Field(None, max_length=40, description="RFC 3339", examples=["2026-01-31T12:00:00Z"])

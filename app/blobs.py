@@ -70,6 +70,25 @@ class BlobStore:
         except (ClientError, BotoCoreError) as error:
             raise Unavailable(f"object storage: {error}") from error
 
+    def copy(self, source: str, key: str) -> str:
+        """Copy an object within the bucket, so that each job owns all that it needs; returns the new key."""
+        try:
+            self._client.copy_object(Bucket=self._bucket, Key=key, CopySource={"Bucket": self._bucket, "Key": source})
+        except (ClientError, BotoCoreError) as error:
+            raise Unavailable(f"object storage: {error}") from error
+        return key
+
+    def delete_under(self, prefix: str) -> int:
+        """Remove every object whose key begins so; returns how many. Raises Unavailable at the first refusal."""
+        try:
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
+            found = [each["Key"] for page in pages for each in page.get("Contents", ())]
+        except (ClientError, BotoCoreError) as error:
+            raise Unavailable(f"object storage: {error}") from error
+        for key in found:
+            self.delete(key)
+        return len(found)
+
     def presign(self, key: str) -> str:
         """A URL that reads one object for a few minutes, without credentials, at the public endpoint."""
         url: str = self._public.generate_presigned_url(

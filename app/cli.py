@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,6 +14,7 @@ import click
 from api.prompts import PromptLimit
 from app import __version__, logs, settings, wiring
 from app.checkpoint import AR_PARTS, DIT_PARTS, Checkpoint
+from app.connect import Client
 from app.devices import limit_threads, pin
 from app.errors import Misconfigured, PlanpaintError, Unavailable
 from app.launcher.child import EX_AGAIN, EX_CONFIG
@@ -96,7 +98,7 @@ def api() -> None:
             "api.application:create()",
             f"--bind={address(effective.api_host, effective.api_port).removeprefix('http://')}",
             f"--workers={effective.api_processes}",
-            "--worker-class=gevent",
+            "--worker-class=api.server.Worker",
             "--worker-connections=1000",
             "--timeout=60",
             "--graceful-timeout=5",
@@ -203,14 +205,29 @@ def config_show(as_json: bool) -> None:
         click.echo(f"{PREFIX}{name.upper()}={'' if value is None else value}")
 
 
-@cli.command("webhook-secret")
+@cli.group("webhook-secret", invoke_without_command=True)
 @_DATA
-def webhook_secret(data_dir: Path) -> None:
+@click.pass_context
+def webhook_secret(context: click.Context, data_dir: Path) -> None:
     """Print the secret that receivers verify webhooks with."""
+    context.obj = data_dir
+    if context.invoked_subcommand is None:
+        _with_redis(data_dir, lambda effective, client: click.echo(wiring.webhook_secrets(effective, client)[0]))
+
+
+@webhook_secret.command("rotate")
+@click.pass_obj
+def webhook_secret_rotate(data_dir: Path) -> None:
+    """Draw a new secret and print it; the old one signs beside it for PLANPAINT_WEBHOOK_OVERLAP_S."""
+    _with_redis(data_dir, lambda effective, client: click.echo(wiring.rotate_webhook_secret(effective, client)[0]))
+
+
+def _with_redis(data_dir: Path, call: Callable[[Settings, Client], None]) -> None:
+    """Call with the settings of the stack that runs in this folder, or those of the environment."""
     environment = running_environment(data_dir) | {n: v for n, v in os.environ.items() if n.startswith(PREFIX)}
     effective = settings.load(environment)
     try:
-        click.echo(wiring.webhook_secret(effective, wiring.api_client(effective)))
+        call(effective, wiring.api_client(effective))
     except Unavailable as error:
         raise Misconfigured(
             f"no Redis answers ({error}); start the stack, name its --data-dir, or set {PREFIX}REDIS_URL"
@@ -272,6 +289,15 @@ def bench_serve(as_json: bool) -> None:
     from app.bench import serve as module
 
     raise_on_signals()
+    sys.exit(module.run(as_json))
+
+
+@bench.command("api")
+@click.option("--json", "as_json", is_flag=True, help="end with one JSON object")
+def bench_api(as_json: bool) -> None:
+    """Submitting jobs over one API process, against a Flask view that does one bare XADD."""
+    from app.bench import api as module
+
     sys.exit(module.run(as_json))
 
 

@@ -3,6 +3,9 @@
 PlanpaintError
 |-- RefusedInput        the caller's input is wrong; names the field      -> HTTP 422
 |-- NotFound            no such job, image or stored result               -> HTTP 404
+|   `-- Gone            it was there and has been removed               -> HTTP 410
+|-- Conflict            it is in a state that does not allow this         -> HTTP 409
+|-- KeyReused           this Idempotency-Key came with another request    -> HTTP 422
 |-- NotReady            it exists but has no result yet                   -> HTTP 409
 |-- Unavailable         Redis or object storage is out of reach; retry    -> HTTP 503
 |-- Misconfigured       settings or files are wrong; the process stops
@@ -29,6 +32,18 @@ class RefusedInput(PlanpaintError):
 
 class NotFound(PlanpaintError):
     """No such thing, or no longer."""
+
+
+class Gone(NotFound):
+    """It has been deleted, or its time is over."""
+
+
+class Conflict(PlanpaintError):
+    """The thing exists in a state that does not allow what was asked."""
+
+
+class KeyReused(PlanpaintError):
+    """An Idempotency-Key that belongs to a request with another body."""
 
 
 class NotReady(PlanpaintError):

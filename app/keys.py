@@ -4,15 +4,29 @@ planpaint:job:<job>               hash    the request and the job's counters
 planpaint:image:<job>:<index>     hash    THE TRUTH about one image: state, fence, attempts, prior ids, object
 planpaint:events:<job>            stream  the job's event log; entry id is <sequence>-0
 planpaint:due                     zset    every image that has not ended -> server ms when the sweeper must look
+planpaint:waiting:<queue>         zset    images that wait for a worker -> server us since when; ar by priority, dit
+planpaint:counts                  hash    images in each state that is not an end
+planpaint:pace                    hash    moving means of stage times, for estimates
+planpaint:jobs:<owner>            zset    the owner's jobs -> server ms of creation
+planpaint:expiry                  zset    every ended job -> server ms when it is to be removed
+planpaint:gone:<job>              string  tombstone of a removed job: deleted or expired
+planpaint:trash                   zset    jobs whose objects are to be removed -> server ms of the next try
+planpaint:idempotency:<owner>:<h> hash    fingerprint, job and stored answer of one Idempotency-Key (its SHA-256)
+planpaint:changes                 channel ids of jobs, the moment that they change
 planpaint:ar                      stream  hints for AR workers, consumer group "ar"
 planpaint:dit                     list    hints for DiT workers (Celery's queue, written by kombu alone)
 planpaint:outbox                  zset    webhook events to deliver, <job>:<sequence> -> server ms of next attempt
 planpaint:delivery:<job>:<seq>    hash    what became of a delivery
+planpaint:endpoint:<owner>:<h>    hash    how a webhook URL (its SHA-256) has answered: failing, paused, gone
+planpaint:webhook-test:<test>     hash    a test event and its receiver
 planpaint:workers                 zset    worker name -> server ms of its last heartbeat
 planpaint:worker:<name>           hash    role, pid, host, device, state
 planpaint:stats                   hash    totals since the store was made
 planpaint:webhook-secret          string  the signing secret when settings have none
+planpaint:webhook-secret:previous string  the one before it, until it is no longer signed with
 """
+
+import hashlib
 
 from app.domain.job import Priority
 
@@ -28,10 +42,23 @@ OUTBOX = PREFIX + "outbox"
 WORKERS = PREFIX + "workers"
 STATS = PREFIX + "stats"
 WEBHOOK_SECRET = PREFIX + "webhook-secret"
+WEBHOOK_SECRET_BEFORE = PREFIX + "webhook-secret:previous"
+WAITING_REALTIME = PREFIX + "waiting:realtime"
+WAITING_BATCH = PREFIX + "waiting:batch"
+WAITING_DIT = PREFIX + "waiting:dit"
+COUNTS = PREFIX + "counts"
+PACE = PREFIX + "pace"
+EXPIRY = PREFIX + "expiry"
+TRASH = PREFIX + "trash"
+CHANGES = PREFIX + "changes"
 
 
 def ar_stream(priority: Priority) -> str:
     return AR_BATCH if priority is Priority.BATCH else AR_REALTIME
+
+
+def waiting(priority: Priority) -> str:
+    return WAITING_BATCH if priority is Priority.BATCH else WAITING_REALTIME
 
 
 def job(job_id: str) -> str:
@@ -52,3 +79,28 @@ def delivery(job_id: str, sequence: int) -> str:
 
 def worker(name: str) -> str:
     return f"{PREFIX}worker:{name}"
+
+
+def jobs_of(owner: str) -> str:
+    return f"{PREFIX}jobs:{owner}"
+
+
+def tombstone(job_id: str) -> str:
+    return f"{PREFIX}gone:{job_id}"
+
+
+def idempotency(owner: str, key: str) -> str:
+    return f"{PREFIX}idempotency:{owner}:{_digest(key)}"
+
+
+def endpoint(owner: str, url: str) -> str:
+    return f"{PREFIX}endpoint:{owner}:{_digest(url)}"
+
+
+def webhook_test(test_id: str) -> str:
+    return f"{PREFIX}webhook-test:{test_id}"
+
+
+def _digest(text: str) -> str:
+    """What callers name is never part of a key as it is."""
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,7 +1,9 @@
 """One log format for every process: JSON lines on stderr, or readable ones."""
 
+import json
 import logging
 import sys
+from datetime import UTC, datetime
 
 import structlog
 
@@ -47,3 +49,22 @@ def configure(settings: Settings, role: str) -> None:
     # These say more on "info" than an operator wants, some of them with request contents.
     for chatty in ("botocore", "boto3", "urllib3", "kombu", "amqp", "httpx", "celery.redirected"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+class AccessLog:
+    """One line a request. As JSON it is written as it is: through all of logging it would cost more than an answer."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._json = settings.log_format == "json"
+        self._wanted = settings.log_level in ("debug", "info")
+        self._log = structlog.get_logger("access")
+
+    def write(self, **fields: object) -> None:
+        if not self._wanted:
+            return
+        if not self._json:
+            self._log.info("request", **fields)
+            return
+        timestamp = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        line = {"event": "request", **fields, "role": "api", "level": "info", "logger": "access"}
+        sys.stderr.write(json.dumps(line | {"timestamp": timestamp}) + "\n")

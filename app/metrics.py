@@ -24,6 +24,7 @@ _GAUGES = {
     "dit_hints": "Messages on the DiT queue",
     "images_active": "Images that have not ended",
     "webhooks_waiting": "Webhook events not delivered yet",
+    "trash": "Removed jobs whose objects have not been removed",
 }
 
 

@@ -2,24 +2,30 @@
 
 import hashlib
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
 from app.blobs import BlobStore
-from app.domain.job import SEED_LIMIT, Job, Parameters, Priority, new_job_id
+from app.domain.job import SEED_LIMIT, Image, Job, Parameters, image_seed, new_job_id
 from app.domain.messages import DitTask, ImageRef, Lease
 from app.domain.prior import Plan, PriorTokens
-from app.domain.states import ImageState
-from app.errors import ImageFailed, NotFound, RefusedInput, Unavailable
+from app.domain.states import TERMINAL, ImageState
+from app.errors import Conflict, ImageFailed, KeyReused, NotFound, RefusedInput, Unavailable
 from app.queues.dit_queue import DitQueue
-from app.store.jobs import JobStore
+from app.store.answers import Answers
+from app.store.jobs import IdempotencyKey, JobStore, Submitted, Terms
+from app.store.retention import Retention
 
 log = structlog.get_logger(__name__)
 
 #: Images that one sweep looks at.
 _SWEEP_LIMIT = 500
+#: Ended jobs that one sweep removes.
+_UPKEEP_LIMIT = 50
+#: Pause before objects that could not be removed are tried again, ms.
+_EMPTY_AGAIN_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +33,19 @@ class Submission:
     """A checked request. `pictures`: condition images as PNG. `reused`: the image whose plan it repaints."""
 
     parameters: Parameters
-    priority: Priority
-    webhook_url: str | None
+    terms: Terms
     metadata: dict[str, Any]
     pictures: tuple[bytes, ...] = ()
     reused: ImageRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A job that was accepted now, or (`repeated`) by an earlier request with the same idempotency key."""
+
+    job: Job
+    repeated: bool
+    images_ahead: int
 
 
 def draw_seed() -> int:
@@ -41,31 +55,50 @@ def draw_seed() -> int:
 class Intake:
     """What callers do."""
 
-    def __init__(self, store: JobStore, blobs: BlobStore) -> None:
+    def __init__(self, store: JobStore, blobs: BlobStore, retention: Retention, answers: Answers) -> None:
         self._store = store
         self._blobs = blobs
+        self._retention = retention
+        self._answers = answers
 
-    def submit(self, submission: Submission) -> Job:
+    def submit(self, submission: Submission, idempotency: IdempotencyKey | None = None) -> Receipt:
+        """Queue a job. Raises KeyReused; Gone when the key's job has been removed since."""
+        if idempotency and (first := self._first(submission.terms.owner, idempotency)):
+            return Receipt(self._store.get(first), repeated=True, images_ahead=0)
         job_id = new_job_id()
-        reused, inputs = self._reused(submission)
+        plan, sources = self._reused(submission)
+        if sources or submission.pictures:
+            self._retention.reserve(job_id)
         # Before the record: a worker may take the image at once.
-        inputs += tuple(self._keep(job_id, number, data) for number, data in enumerate(submission.pictures))
-        self._store.submit(
+        inputs = tuple(self._blobs.copy(key, _input(job_id, number)) for number, key in enumerate(sources))
+        inputs += tuple(self._keep(_input(job_id, number), data) for number, data in enumerate(submission.pictures))
+        submitted = self._store.submit(
             job_id,
             submission.parameters,
-            priority=submission.priority,
-            webhook_url=submission.webhook_url,
+            submission.terms,
             metadata=submission.metadata,
             inputs=inputs,
-            reused=reused,
+            reused=(submission.reused, plan) if submission.reused and plan else None,
+            idempotency=idempotency,
         )
-        return self._store.get(job_id)
+        if submitted.repeated:
+            return Receipt(self._store.get(submitted.job_id), repeated=True, images_ahead=0)
+        return Receipt(_fresh(submission, submitted, plan, inputs), repeated=False, images_ahead=submitted.images_ahead)
 
-    def _keep(self, job_id: str, number: int, data: bytes) -> str:
-        key = f"jobs/{job_id}/inputs/{number}.png"
+    def _first(self, owner: str, idempotency: IdempotencyKey) -> str | None:
+        """The job of a key that is known already: a repeat need not store its files again."""
+        known = self._answers.known(owner, idempotency.key)
+        if known is None:
+            return None
+        fingerprint, job_id = known
+        if fingerprint != idempotency.fingerprint:
+            raise KeyReused("this Idempotency-Key came with another request before")
+        return job_id
+
+    def _keep(self, key: str, data: bytes) -> str:
         return self._blobs.put(key, data, "image/png", hashlib.sha256(data).digest()).key
 
-    def _reused(self, submission: Submission) -> tuple[tuple[ImageRef, Plan] | None, tuple[str, ...]]:
+    def _reused(self, submission: Submission) -> tuple[Plan | None, tuple[str, ...]]:
         """The plan to repaint and the condition images that it was made with."""
         if submission.reused is None:
             return None, ()
@@ -75,7 +108,7 @@ class Intake:
         grid = plan.prior.grid
         if grid != submission.parameters.size.large_grid:
             raise RefusedInput("size", f"must have a grid of {grid.height}x{grid.width} cells to reuse them")
-        return (submission.reused, plan), self._store.get(submission.reused.job_id).inputs
+        return plan, self._store.get(submission.reused.job_id).inputs
 
     def get(self, job_id: str) -> Job:
         return self._store.get(job_id)
@@ -83,14 +116,93 @@ class Intake:
     def cancel(self, job_id: str) -> Job:
         """Cancel every image that has not ended; those that have stay as they are. May be repeated."""
         job = self._store.get(job_id)
-        for image in job.images:
-            self._store.cancel(ImageRef(job_id, image.index))
-        return self._store.get(job_id)
+        if refs := [ImageRef(job_id, image.index) for image in job.images if image.state not in TERMINAL]:
+            self._store.cancel_all(refs)
+            job = self._store.get(job_id)
+        return job
+
+    def delete(self, job_id: str) -> None:
+        """Remove an ended job with its objects. Raises Conflict while it has not ended.
+
+        Objects that cannot be removed now are left to the sweeper.
+        """
+        if not self._retention.delete(job_id):
+            raise Conflict(f"job {job_id} has not ended; cancel it first")
+        _empty(self._blobs, self._retention, job_id)
 
     def prior(self, ref: ImageRef) -> PriorTokens | None:
         """The prior tokens of an image; None while there are none."""
         plan = self._store.plan(ref)
         return plan.prior if plan else None
+
+
+def _input(job_id: str, number: int) -> str:
+    return f"jobs/{job_id}/inputs/{number}.png"
+
+
+def _fresh(submission: Submission, submitted: Submitted, plan: Plan | None, inputs: tuple[str, ...]) -> Job:
+    """The job as the script has just written it, without another read."""
+    parameters, terms = submission.parameters, submission.terms
+    image = Image(0, ImageState.QUEUED, 0)
+    if plan:
+        image = replace(image, state=ImageState.PLANNED, planned_at=submitted.created_at, prior_grid=plan.prior.grid)
+    return Job(
+        id=submitted.job_id,
+        parameters=parameters,
+        created_at=submitted.created_at,
+        images=tuple(
+            replace(image, index=index, seed=image_seed(parameters.seed, index)) for index in range(parameters.n)
+        ),
+        priority=terms.priority,
+        reused=(submission.reused.job_id, submission.reused.index) if submission.reused else None,
+        inputs=inputs,
+        webhook_url=terms.webhook_url,
+        webhook_events=terms.webhook_events if terms.webhook_url else (),
+        metadata=submission.metadata,
+        owner=terms.owner,
+        ttl_ms=terms.ttl_ms,
+        deadline_ms=submitted.deadline_ms,
+        version=1,
+    )
+
+
+def preview(submission: Submission) -> Job:
+    """The job that this submission would become, all but its id and times."""
+    plan_grid = submission.parameters.size.large_grid
+    plan = Plan(PriorTokens(plan_grid, (0,) * plan_grid.tokens)) if submission.reused else None
+    nothing = Submitted("", repeated=False, created_at=0, deadline_ms=None, images_ahead=0)
+    return _fresh(submission, nothing, plan, ())
+
+
+class Upkeep:
+    """What the sweeper does to jobs that have ended."""
+
+    def __init__(self, retention: Retention, blobs: BlobStore) -> None:
+        self._retention = retention
+        self._blobs = blobs
+
+    def step(self) -> int:
+        """Remove jobs whose time is over, and the objects of removed jobs; returns how many jobs were removed."""
+        expired = self._retention.expired(_UPKEEP_LIMIT)
+        done = [self._retention.expire(job_id) for job_id in expired]
+        for job_id in self._retention.trash(_UPKEEP_LIMIT):
+            if self._retention.wanted(job_id):
+                self._retention.emptied(job_id)
+            elif not _empty(self._blobs, self._retention, job_id):
+                break
+        return done.count("retired")
+
+
+def _empty(blobs: BlobStore, retention: Retention, job_id: str) -> bool:
+    """Remove a job's objects; False when the server refuses, and then they are tried again later."""
+    try:
+        blobs.delete_under(f"jobs/{job_id}/")
+        retention.emptied(job_id)
+    except Unavailable as error:
+        log.warning("objects_left_to_the_sweeper", job=job_id, error=str(error))
+        retention.postpone(job_id, _EMPTY_AGAIN_MS)
+        return False
+    return True
 
 
 class Stages:
@@ -125,7 +237,7 @@ class Stages:
         moved = 0
         for ref in self._store.due(_SWEEP_LIMIT):
             action, state = self._store.sweep(ref)
-            if action in ("retried", "failed"):
+            if action in ("retried", "failed", "expired"):
                 log.warning("sweep", image=str(ref), action=action, state=state)
                 moved += 1
             if state is ImageState.PLANNED and action in ("retried", "hinted"):

@@ -49,6 +49,15 @@ class Settings(BaseSettings):
     default_size: str = Field("1024x1024", description="size of a request that names none")
     default_steps: int = Field(30, ge=1, le=100)
 
+    retention_s: int = Field(86_400, ge=60, le=31_536_000, description="an ended job is kept so long; `ttl` of a job")
+    tombstone_s: int = Field(2_592_000, ge=60, le=31_536_000, description="a removed job answers 410 for so long")
+    idempotency_s: int = Field(86_400, ge=60, le=31_536_000, description="an Idempotency-Key is remembered so long")
+    sse_readers: int = Field(500, ge=1, le=900, description="event streams of one API process")
+    sse_heartbeat_s: float = Field(15.0, ge=0.1, le=60, description="between comments on a silent event stream")
+    sse_max_s: float = Field(3600.0, ge=1, le=86_400, description="an event stream ends then; readers resume")
+    openai_wait_s: float = Field(600.0, ge=1, le=3600, description="longest call of /v1/images/*")
+    cors_origins: str = Field("", description="comma-separated origins whose pages may call the API; *: any")
+
     # --- model and devices
     checkpoint: Path = Field(DEMO, description="folder laid out as GLM-Image is published")
     device: Literal["auto", "cpu", "cuda", "npu"] = "auto"
@@ -82,9 +91,12 @@ class Settings(BaseSettings):
     stop_grace_s: float = Field(6.0, ge=0, le=3600, description="a stopping worker finishes work for this long")
 
     # --- webhooks
-    webhook_secret: SecretStr | None = Field(None, description="whsec_...; default: drawn once and kept in Redis")
+    webhook_secret: SecretStr | None = Field(None, description="whsec_...; default: drawn, kept in Redis")
     webhook_allow: str = Field("", description="comma-separated CIDRs that may be reached, also by plain http")
     webhook_timeout_s: float = Field(15.0, gt=0, le=60)
+    webhook_overlap_s: int = Field(86_400, ge=0, le=2_592_000, description="after a rotation both secrets sign so long")
+    webhook_pause_after_s: int = Field(21_600, ge=1, le=2_592_000, description="an endpoint failing so long is paused")
+    webhook_pause_s: int = Field(3600, ge=1, le=86_400, description="between probes of a paused endpoint")
 
     # --- logs
     log_format: Literal["json", "console"] = "json"
@@ -104,9 +116,9 @@ class Settings(BaseSettings):
     @field_validator("webhook_secret")
     @classmethod
     def _secret(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None:
+        for secret in _secrets(value):
             try:
-                raw = base64.b64decode(value.get_secret_value().removeprefix("whsec_"), validate=True)
+                raw = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
             except ValueError as error:
                 raise ValueError("must be whsec_ and base64") from error
             if not 24 <= len(raw) <= 64:
@@ -150,6 +162,14 @@ class Settings(BaseSettings):
         return self.public_url or address(self.api_host, self.api_port)
 
     @property
+    def webhook_secrets(self) -> list[str]:
+        return _secrets(self.webhook_secret)
+
+    @property
+    def origins(self) -> frozenset[str]:
+        return frozenset(part.strip() for part in self.cors_origins.split(",") if part.strip())
+
+    @property
     def webhook_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
         return _networks(self.webhook_allow)
 
@@ -160,6 +180,11 @@ class Settings(BaseSettings):
     def shown(self) -> dict[str, Any]:
         """All effective settings with the secrets masked."""
         return self.model_dump(mode="json")
+
+
+def _secrets(value: SecretStr | None) -> list[str]:
+    """The newest first. One that is replaced stays behind a comma until every receiver knows the new one."""
+    return [] if value is None else [part.strip() for part in value.get_secret_value().split(",")]
 
 
 def _networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:

@@ -2,13 +2,20 @@
 
 from app.blobs import BlobStore
 from app.connect import Client, connect
+from app.errors import Conflict
 from app.outbound import Outbound
 from app.queues.ar_stream import ArStream
 from app.queues.dit_queue import DitQueue, make_celery
-from app.service import Intake, Stages
+from app.service import Intake, Stages, Upkeep
 from app.settings import Settings
+from app.store.answers import Answers
+from app.store.changes import Changes
 from app.store.jobs import JobStore
-from app.store.outbox import Outbox
+from app.store.outbox import Outbox, Patience
+from app.store.outlook import Outlooks
+from app.store.reads import JobReads
+from app.store.retention import Retention
+from app.store.secrets import WebhookSecrets
 from app.store.workers import WorkerRegistry
 from app.webhooks.sender import WebhookSender
 from app.webhooks.signing import new_secret
@@ -37,8 +44,28 @@ def job_store(settings: Settings, client: Client) -> JobStore:
     )
 
 
+def retention(settings: Settings, client: Client) -> Retention:
+    return Retention(client, JobReads(client), tombstone_ms=settings.tombstone_s * 1000)
+
+
+def answers(client: Client) -> Answers:
+    return Answers(client)
+
+
 def intake(settings: Settings, client: Client, blobs: BlobStore) -> Intake:
-    return Intake(job_store(settings, client), blobs)
+    return Intake(job_store(settings, client), blobs, retention(settings, client), answers(client))
+
+
+def upkeep(settings: Settings, client: Client) -> Upkeep:
+    return Upkeep(retention(settings, client), worker_blobs(settings))
+
+
+def changes(client: Client) -> Changes:
+    return Changes(client)
+
+
+def outlooks(client: Client) -> Outlooks:
+    return Outlooks(client, WorkerRegistry(client))
 
 
 def stages(settings: Settings, client: Client) -> Stages:
@@ -53,8 +80,8 @@ def registry(client: Client) -> WorkerRegistry:
     return WorkerRegistry(client)
 
 
-def outbox(client: Client) -> Outbox:
-    return Outbox(client)
+def outbox(settings: Settings, client: Client) -> Outbox:
+    return Outbox(client, Patience(settings.webhook_pause_after_s * 1000, settings.webhook_pause_s * 1000))
 
 
 def api_blobs(settings: Settings) -> BlobStore:
@@ -69,8 +96,14 @@ def webhook_sender(settings: Settings) -> WebhookSender:
     return WebhookSender(Outbound(settings.webhook_networks), timeout_s=settings.webhook_timeout_s)
 
 
-def webhook_secret(settings: Settings, client: Client) -> str:
-    """The operator's secret, or the one that all hosts of this Redis share."""
-    if settings.webhook_secret is not None:
-        return settings.webhook_secret.get_secret_value()
-    return Outbox(client).secret(new_secret())
+def webhook_secrets(settings: Settings, client: Client) -> list[str]:
+    """What signs: the operator's secrets, or those that all hosts of this Redis share. The first one is the newest."""
+    return settings.webhook_secrets or WebhookSecrets(client).all(new_secret())
+
+
+def rotate_webhook_secret(settings: Settings, client: Client) -> list[str]:
+    """Draw a new secret; the one before it signs too for PLANPAINT_WEBHOOK_OVERLAP_S. Raises Conflict."""
+    if settings.webhook_secrets:
+        raise Conflict("the secret is set by PLANPAINT_WEBHOOK_SECRET; put the new one before it, with a comma")
+    WebhookSecrets(client).rotate(new_secret(), settings.webhook_overlap_s * 1000)
+    return webhook_secrets(settings, client)

@@ -1,4 +1,7 @@
-"""The sweeper: puts back what dead workers held, and sends lost hints again. Any number may run; one is enough."""
+"""The sweeper: puts back what dead workers held, sends lost hints again, ends what is overdue, removes what is old.
+
+Any number may run; one is enough.
+"""
 
 import threading
 import time
@@ -8,7 +11,7 @@ import structlog
 from app import wiring
 from app.errors import Unavailable
 from app.queues.ar_stream import ArStream
-from app.service import Stages
+from app.service import Stages, Upkeep
 from app.settings import Settings, worker_name
 from workers.heartbeat import Heartbeat
 from workers.process import patiently, stop_on_signals
@@ -42,6 +45,18 @@ class Sweeper:
             self._quiet_until = time.monotonic() + self._lease_s
 
 
+def keep_up(upkeep: Upkeep, stop: threading.Event, pause_s: float) -> None:
+    """Remove what is old until `stop`. Outlives its bugs, since nothing else would remove anything."""
+    while not stop.wait(pause_s):
+        try:
+            if removed := upkeep.step():
+                log.info("removed", jobs=removed)
+        except Unavailable as error:
+            log.warning("upkeep_failed", error=str(error))
+        except Exception:
+            log.exception("upkeep_crashed")
+
+
 def run(settings: Settings) -> None:
     stop: threading.Event = stop_on_signals()
     client = wiring.worker_client(settings)
@@ -50,9 +65,13 @@ def run(settings: Settings) -> None:
     store = wiring.job_store(settings, client)
     patiently(stream.ensure_groups, stop)
     sweeper = Sweeper(wiring.stages(settings, client), stream, lease_s=settings.lease_s)
+    # On its own thread: slow object storage must not keep the images of dead workers waiting.
+    upkeep = threading.Thread(target=keep_up, args=(wiring.upkeep(settings, client), stop, settings.sweep_s))
+    upkeep.start()
     with Heartbeat(
         store, wiring.registry(client), name=name, role="sweeper", device="", lease_s=settings.lease_s
     ) as heartbeat:
         heartbeat.say("ready")
         while not stop.wait(settings.sweep_s):
             sweeper.step()
+        upkeep.join()

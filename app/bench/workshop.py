@@ -20,6 +20,7 @@ from app.errors import Misconfigured, Unavailable
 from app.launcher import embedded
 from app.launcher.child import Child
 from app.settings import Settings
+from app.store.jobs import Terms
 from workers.dit import DitWorker
 from workers.heartbeat import Heartbeat
 from workers.uploader import Uploader
@@ -99,7 +100,7 @@ class Workshop:
             request.prompt, request.size, images, request.seed, request.steps, request.guidance_scale, 0, 1, "png"
         )
         reused = ImageRef(job_id, 0), Plan(request.prior)
-        self.store.submit(job_id, parameters, priority=Priority.BATCH, webhook_url=None, metadata={}, reused=reused)
+        self.store.submit(job_id, parameters, Terms(priority=Priority.BATCH), metadata={}, reused=reused)
         return job_id
 
     def paint(self, engine: DitEngine, request: PaintRequest, images: int, *, slow: bool = False) -> Job:

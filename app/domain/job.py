@@ -16,6 +16,12 @@ class Priority(StrEnum):
     BATCH = "batch"
 
 
+#: Owner of every job while the service knows no API keys. With keys it is the id of the key that submitted it.
+ANYBODY = "anybody"
+
+#: Code of an image that the job's own deadline canceled.
+DEADLINE_EXCEEDED = "deadline_exceeded"
+
 #: Seeds are unsigned 32-bit, so that every generator of the field takes them.
 SEED_LIMIT = 2**32
 
@@ -99,6 +105,9 @@ class Job:
     """What a caller submitted, with its images. Times as in Image. `reused`: (job, index) whose prior it repaints.
 
     `inputs`: keys of the condition images in object storage, in order; none for text-to-image.
+    `webhook_events`: types that the receiver gets. `ttl_ms`: the job is kept for so long after its end.
+    `deadline_ms`: server time at which images that have not ended are canceled.
+    `version`: larger after each change that a reader could see, queue positions aside.
     """
 
     id: str
@@ -110,12 +119,23 @@ class Job:
     inputs: tuple[str, ...] = ()
     webhook_url: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    webhook_events: tuple[str, ...] = ()
+    owner: str = ANYBODY
+    ttl_ms: int = 0
+    deadline_ms: int | None = None
     started_at: int | None = None
     completed_at: int | None = None
+    version: int = 0
 
     @property
     def status(self) -> JobStatus:
-        return job_status([image.state for image in self.images], started=self.started_at is not None)
+        overdue = any(image.failure and image.failure.code == DEADLINE_EXCEEDED for image in self.images)
+        return job_status([image.state for image in self.images], started=self.started_at is not None, overdue=overdue)
+
+    @property
+    def expires_at(self) -> int | None:
+        """When record and pictures go; None while the job has not ended."""
+        return None if self.completed_at is None else self.completed_at + self.ttl_ms
 
     @property
     def done(self) -> bool:

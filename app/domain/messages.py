@@ -80,6 +80,12 @@ class PaintOrder:
     left_s: float | None = None
 
 
+#: Types in a job's log, in the order in which a single image meets them.
+EVENT_TYPES = ("job.started", "image.completed", "image.failed", "image.canceled", "job.completed")
+#: What a receiver gets that names no types. A canceled image is no news to the one who canceled it.
+WEBHOOK_EVENTS = ("job.started", "image.completed", "image.failed", "job.completed")
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One line of a job's event log. `index` is None for events of the whole job; `timestamp` is server ms."""

@@ -12,6 +12,7 @@ class ImageState(StrEnum):
     PLANNING = "planning"  #: leased by an AR worker
     PLANNED = "planned"  #: prior tokens stored; waits for a DiT worker
     PAINTING = "painting"  #: leased by a DiT worker
+    CANCELING = "canceling"  #: canceled while leased; its worker has not let go yet
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELED = "canceled"
@@ -24,7 +25,8 @@ class Move(StrEnum):
     COMMIT = "commit"  #: DiT publishes the uploaded object
     RETRY = "retry"  #: the lease is lost or given back: to the last stage whose result is stored
     FAIL = "fail"
-    CANCEL = "cancel"
+    CANCEL = "cancel"  #: by its caller, or by its deadline
+    STOP = "stop"  #: the worker of a canceled image lets go, or its lease lapses
 
 
 _S, _M = ImageState, Move
@@ -37,11 +39,13 @@ TABLE: dict[tuple[ImageState, Move], ImageState] = {
     (_S.PAINTING, _M.RETRY): _S.PLANNED,
     (_S.PAINTING, _M.COMMIT): _S.SUCCEEDED,
     **{(s, _M.FAIL): _S.FAILED for s in (_S.QUEUED, _S.PLANNING, _S.PLANNED, _S.PAINTING)},
-    **{(s, _M.CANCEL): _S.CANCELED for s in (_S.QUEUED, _S.PLANNING, _S.PLANNED, _S.PAINTING)},
+    **{(s, _M.CANCEL): _S.CANCELED for s in (_S.QUEUED, _S.PLANNED)},
+    **{(s, _M.CANCEL): _S.CANCELING for s in (_S.PLANNING, _S.PAINTING)},
+    (_S.CANCELING, _M.STOP): _S.CANCELED,
 }
 
 TERMINAL = frozenset({ImageState.SUCCEEDED, ImageState.FAILED, ImageState.CANCELED})
-LEASED = frozenset({ImageState.PLANNING, ImageState.PAINTING})
+LEASED = frozenset({ImageState.PLANNING, ImageState.PAINTING, ImageState.CANCELING})
 
 
 class JobStatus(StrEnum):
@@ -50,15 +54,22 @@ class JobStatus(StrEnum):
     SUCCEEDED = "succeeded"
     PARTIAL = "partial"  #: every image ended, some succeeded and some failed
     FAILED = "failed"
+    CANCELING = "canceling"  #: some canceled image is still in a worker's hands
     CANCELED = "canceled"
+    EXPIRED = "expired"  #: its deadline came before any worker took it
 
 
-def job_status(states: list[ImageState], *, started: bool) -> JobStatus:
-    """A job's status from its images' states. `started`: some image has once left the queue."""
+def job_status(states: list[ImageState], *, started: bool, overdue: bool = False) -> JobStatus:
+    """A job's status from its images' states.
+
+    `started`: some image has once left the queue. `overdue`: some image was canceled by the job's deadline.
+    """
     if not all(state in TERMINAL for state in states):
+        if ImageState.CANCELING in states:
+            return JobStatus.CANCELING
         return JobStatus.RUNNING if started else JobStatus.QUEUED
     if ImageState.CANCELED in states:
-        return JobStatus.CANCELED
+        return JobStatus.EXPIRED if overdue and not started else JobStatus.CANCELED
     if ImageState.FAILED not in states:
         return JobStatus.SUCCEEDED
     return JobStatus.PARTIAL if ImageState.SUCCEEDED in states else JobStatus.FAILED

@@ -5,32 +5,57 @@ from typing import Any
 
 from app import keys
 from app.connect import Client, translated
-from app.domain.job import Job, Parameters, Priority, StoredObject, image_seed
-from app.domain.messages import Event, ImageRef, Lease, PaintOrder, PlanOrder
+from app.domain.job import ANYBODY, Parameters, Priority, StoredObject, image_seed
+from app.domain.messages import WEBHOOK_EVENTS, ImageRef, Lease, PaintOrder, PlanOrder
 from app.domain.prior import Plan, PriorTokens, pack_all, unpack_all
 from app.domain.sizes import Grid
 from app.domain.states import ImageState
-from app.errors import LostLease, NotFound
-from app.store.records import IMAGE_FIELDS, dump_request, load_job, load_request
+from app.errors import KeyReused, LostLease, NotFound
+from app.store.reads import JobReads, pairs_of
+from app.store.records import dump_request, load_request
 from app.store.scripts import Scripts
+
+#: Characters of a failure's message that are kept: ten of them must fit an event.
+_MOST_REASON = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """The Redis or Valkey behind a store. `compatible`: the version of Redis that it stands for."""
+class IdempotencyKey:
+    """A caller's key, the SHA-256 of what came with it, and how long the pair is remembered, ms."""
 
-    name: str
-    version: str
-    compatible: str
-    eviction: str
-    durable: bool
+    key: str
+    fingerprint: str
+    lifetime_ms: int
 
 
-class JobStore:
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a job has beside its parameters. Times in ms; `cancel_after_ms` counts from the creation."""
+
+    priority: Priority = Priority.REALTIME
+    webhook_url: str | None = None
+    webhook_events: tuple[str, ...] = WEBHOOK_EVENTS
+    owner: str = ANYBODY
+    ttl_ms: int = 86_400_000
+    cancel_after_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What became of a submit. `repeated`: the job was there already, made with the same idempotency key."""
+
+    job_id: str
+    repeated: bool
+    created_at: int
+    deadline_ms: int | None
+    images_ahead: int
+
+
+class JobStore(JobReads):
     """All moves of jobs and images. Times in arguments are milliseconds; the server's clock decides."""
 
     def __init__(self, client: Client, *, lease_ms: int, hint_ms: int, max_attempts: int) -> None:
-        self._client = client
+        super().__init__(client)
         self._scripts = Scripts(client)
         self._lease_ms = lease_ms
         self._hint_ms = hint_ms
@@ -42,80 +67,75 @@ class JobStore:
         self,
         job_id: str,
         parameters: Parameters,
+        terms: Terms,
         *,
-        priority: Priority,
-        webhook_url: str | None,
         metadata: dict[str, Any],
         inputs: tuple[str, ...] = (),
         reused: tuple[ImageRef, Plan] | None = None,
-    ) -> None:
-        """Write the job with its images and hints. `inputs`: keys of condition images. `reused`: a plan; no AR then."""
+        idempotency: IdempotencyKey | None = None,
+    ) -> Submitted:
+        """Write the job with its images and hints. `inputs`: keys of condition images. `reused`: a plan; no AR then.
+
+        Raises KeyReused when the idempotency key came with another request before.
+        """
         ref, plan = reused or (None, None)
         packed: list[Any] = ["", "", "", ""]
         if plan:
             grid = plan.prior.grid
             packed = [plan.prior.pack(), grid.height, grid.width, pack_all(plan.condition)]
         indices = range(parameters.n)
+        fields = {
+            "request": dump_request(parameters, metadata, ref, inputs),
+            "priority": terms.priority.value,
+            "owner": terms.owner,
+            "ttl_ms": terms.ttl_ms,
+            "webhook_url": terms.webhook_url,
+            # Commas around each, so that the scripts find a type by its text.
+            "webhook_events": f",{','.join(terms.webhook_events)}," if terms.webhook_url else None,
+        }
+        after = "" if terms.cancel_after_ms is None else terms.cancel_after_ms
+        key = idempotency or IdempotencyKey("", "", 0)
         with translated():
-            self._scripts.run(
+            reply = self._scripts.run(
                 "submit",
-                keys=[keys.job(job_id), keys.DUE, keys.ar_stream(priority), keys.STATS]
-                + [keys.image(job_id, index) for index in indices],
-                args=[
-                    job_id,
-                    dump_request(parameters, metadata, ref, inputs),
-                    webhook_url or "",
-                    priority.value,
-                    self._hint_ms,
-                ]
+                keys=[
+                    keys.job(job_id),
+                    keys.DUE,
+                    keys.ar_stream(terms.priority),
+                    keys.STATS,
+                    keys.waiting(terms.priority),
+                    keys.COUNTS,
+                    keys.jobs_of(terms.owner),
+                    keys.TRASH,
+                    keys.WAITING_DIT,
+                    keys.idempotency(terms.owner, key.key) if idempotency else keys.STATS,
+                    *(keys.image(job_id, index) for index in indices),
+                ],
+                args=[job_id, self._hint_ms, after, parameters.n, key.fingerprint, key.lifetime_ms]
                 + packed
-                + [image_seed(parameters.seed, index) for index in indices],
+                + [image_seed(parameters.seed, index) for index in indices]
+                + pairs_of(fields),
             )
-
-    def get(self, job_id: str) -> Job:
-        with translated():
-            fields = self._client.hgetall(keys.job(job_id))
-            if not fields:
-                raise NotFound(f"no job {job_id}")
-            pipe = self._client.pipeline(transaction=True)
-            for index in range(int(fields[b"n"])):
-                pipe.hmget(keys.image(job_id, index), IMAGE_FIELDS)
-            images = pipe.execute()
-        return load_job(job_id, fields, images)
-
-    def plan(self, ref: ImageRef) -> Plan | None:
-        """The stored plan; None while AR has not finished. Raises NotFound for an unknown image."""
-        with translated():
-            state, packed, height, width, condition = self._client.hmget(
-                keys.image(ref.job_id, ref.index), "state", "prior", "prior_height", "prior_width", "condition"
-            )
-        if state is None:
-            raise NotFound(f"no image {ref.index} in job {ref.job_id}")
-        if packed is None:
-            return None
-        return Plan(PriorTokens.unpack(Grid(int(height), int(width)), packed), unpack_all(condition))
+        outcome, first, created_at, deadline, ahead = reply.decode().split(" ")
+        if outcome == "reused":
+            raise KeyReused("this Idempotency-Key came with another request before")
+        deadline_ms = None if deadline == "-" else int(deadline)
+        return Submitted(first, outcome == "repeat", int(created_at), deadline_ms, int(ahead))
 
     def cancel(self, ref: ImageRef) -> ImageState:
-        with translated():
-            state = self._scripts.on_image("cancel", ref)
-        if not state:
-            raise NotFound(f"no image {ref.index} in job {ref.job_id}")
-        return ImageState(state.decode())
+        return self.cancel_all([ref])[0]
 
-    def event(self, job_id: str, sequence: int) -> Event | None:
+    def cancel_all(self, refs: list[ImageRef]) -> list[ImageState]:
+        """Cancel images in one transaction; each one's state afterwards. Raises NotFound for an unknown one."""
         with translated():
-            entries = self._client.xrange(keys.events(job_id), f"{sequence}-0", f"{sequence}-0")
-        if not entries:
-            return None
-        fields = entries[0][1]
-        index = fields[b"index"]
-        return Event(
-            job_id=job_id,
-            sequence=sequence,
-            type=fields[b"type"].decode(),
-            timestamp=int(fields[b"timestamp"]),
-            index=int(index) if index else None,
-        )
+            pipe = self._client.pipeline(transaction=True)
+            for ref in refs:
+                self._scripts.on_image("cancel", ref, client=pipe)
+            states = pipe.execute()
+        for ref, state in zip(refs, states, strict=True):
+            if not state:
+                raise NotFound(f"no image {ref.index} in job {ref.job_id}")
+        return [ImageState(state.decode()) for state in states]
 
     # --- AR workers
 
@@ -184,6 +204,17 @@ class JobStore:
         if not kept:
             raise LostLease(str(lease.ref))
 
+    def canceled(self, leases: list[Lease]) -> list[Lease]:
+        """Those whose image has been canceled and waits for its worker to let go."""
+        if not leases:
+            return []
+        with translated():
+            pipe = self._client.pipeline(transaction=False)
+            for lease in leases:
+                pipe.hget(keys.image(lease.ref.job_id, lease.ref.index), "state")
+            states = pipe.execute()
+        return [lease for lease, state in zip(leases, states, strict=True) if state == b"canceling"]
+
     def release(self, lease: Lease) -> ImageState | None:
         """Give the work back in good order: it moves to the last stored stage and no attempt is counted."""
         return self._give_back(lease, "release", "", "")
@@ -202,7 +233,14 @@ class JobStore:
     def _give_back(self, lease: Lease, how: str, code: str, message: str) -> ImageState | None:
         with translated():
             state = self._scripts.on_image(
-                "give_back", lease.ref, lease.fence, how, self._max_attempts, self._hint_ms, code, message
+                "give_back",
+                lease.ref,
+                lease.fence,
+                how,
+                self._max_attempts,
+                self._hint_ms,
+                code,
+                message[:_MOST_REASON],
             )
         return ImageState(state.decode()) if state else None
 
@@ -221,43 +259,6 @@ class JobStore:
         with translated():
             action, state = self._scripts.on_image("sweep", ref, self._lease_ms, self._hint_ms, self._max_attempts)
         return action.decode(), ImageState(state.decode()) if state else None
-
-    # --- observers
-
-    def stats(self) -> dict[str, int]:
-        """Totals since the store was made, and what waits now."""
-        with translated():
-            pipe = self._client.pipeline(transaction=False)
-            pipe.hgetall(keys.STATS)
-            pipe.xlen(keys.AR_REALTIME)
-            pipe.xlen(keys.AR_BATCH)
-            pipe.llen(keys.DIT_LIST)
-            pipe.zcard(keys.DUE)
-            pipe.zcard(keys.OUTBOX)
-            totals, realtime, batch, dit_hints, active, outbox = pipe.execute()
-        waiting = {
-            "ar_hints": realtime + batch,
-            "dit_hints": dit_hints,
-            "images_active": active,
-            "webhooks_waiting": outbox,
-        }
-        return {name.decode(): int(value) for name, value in totals.items()} | waiting
-
-    def server(self) -> Server:
-        with translated():
-            found = self._client.info("everything")
-        is_valkey = "valkey_version" in found
-        return Server(
-            name="valkey" if is_valkey else "redis",
-            version=str(found["valkey_version" if is_valkey else "redis_version"]),
-            compatible=str(found["redis_version"]),
-            eviction=str(found["maxmemory_policy"]),
-            durable=bool(found["aof_enabled"]),
-        )
-
-    def ping(self) -> None:
-        with translated():
-            self._client.ping()
 
 
 def _seconds(left: bytes) -> float | None:

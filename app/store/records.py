@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from app.domain.job import Failure, Image, Job, Parameters, Priority, StoredObject
@@ -37,7 +36,8 @@ def dump_request(
     parameters: Parameters, metadata: dict[str, Any], reused: ImageRef | None, inputs: tuple[str, ...]
 ) -> str:
     request = {
-        "parameters": asdict(parameters) | {"size": str(parameters.size)},
+        "parameters": {name: getattr(parameters, name) for name in Parameters.__slots__}
+        | {"size": str(parameters.size)},
         "metadata": metadata,
         "reused": None if reused is None else [reused.job_id, reused.index],
         "inputs": list(inputs),
@@ -57,6 +57,7 @@ def _parameters(values: dict[str, Any]) -> Parameters:
 
 def load_job(job_id: str, fields: Mapping[bytes, bytes], images: Sequence[Sequence[bytes | None]]) -> Job:
     webhook_url = fields.get(b"webhook_url")
+    webhook_events = fields.get(b"webhook_events", b"").decode().strip(",")
     request = json.loads(fields[b"request"])
     return Job(
         id=job_id,
@@ -68,6 +69,11 @@ def load_job(job_id: str, fields: Mapping[bytes, bytes], images: Sequence[Sequen
         metadata=request["metadata"],
         reused=tuple(request["reused"]) if request["reused"] else None,
         inputs=tuple(request["inputs"]),
+        webhook_events=tuple(webhook_events.split(",")) if webhook_events else (),
+        owner=fields[b"owner"].decode(),
+        ttl_ms=int(fields[b"ttl_ms"]),
+        deadline_ms=_number(fields.get(b"deadline_ms")),
+        version=int(fields[b"version"]),
         started_at=_number(fields.get(b"started_at")),
         completed_at=_number(fields.get(b"completed_at")),
     )

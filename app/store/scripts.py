@@ -10,7 +10,7 @@ from app.domain.states import TABLE
 
 #: Scripts that move one image share the KEYS and the helpers of prelude.lua.
 IMAGE_SCRIPTS = ("claim", "hand_over", "renew", "commit", "give_back", "cancel", "sweep")
-OTHER_SCRIPTS = ("submit", "outbox_take", "outbox_settle", "beat")
+OTHER_SCRIPTS = ("submit", "retire", "outbox_take", "outbox_begin", "outbox_settle", "outbox_add", "rotate", "beat")
 
 
 def _source(name: str) -> str:
@@ -33,7 +33,8 @@ class Scripts:
     def run(self, name: str, *, keys: list[str], args: list[Any]) -> Any:  # noqa: ANN401 - each script's own reply
         return self._scripts[name](keys=keys, args=args)
 
-    def on_image(self, name: str, ref: ImageRef, *args: str | float | bytes) -> Any:  # noqa: ANN401
+    def on_image(self, name: str, ref: ImageRef, *args: str | float | bytes, client: Client | None = None) -> Any:  # noqa: ANN401
+        """`client`: a pipeline that runs it later, in place of the store's own client."""
         image_keys = [
             keys.image(ref.job_id, ref.index),
             keys.job(ref.job_id),
@@ -44,5 +45,12 @@ class Scripts:
             keys.AR_BATCH,
             keys.DIT_LIST,
             keys.STATS,
+            keys.WAITING_REALTIME,
+            keys.WAITING_BATCH,
+            keys.WAITING_DIT,
+            keys.COUNTS,
+            keys.PACE,
+            keys.EXPIRY,
+            keys.CHANGES,
         ]
-        return self.run(name, keys=image_keys, args=[str(ref), *args])
+        return self._scripts[name](keys=image_keys, args=[str(ref), *args], client=client)

@@ -169,29 +169,68 @@ def test_webhooks_announce_each_image_and_the_job(stack, secret, httpserver):
     httpserver.expect_request("/hook").respond_with_handler(receiver)
     job = stack.submit(n=2, steps=2, webhook_url=httpserver.url_for("/hook"), metadata={"order": 7})
     (job,) = stack.wait_done(job["id"])
-    wait_until(lambda: len(receiver.events) >= 3, what="three events")
+    wait_until(lambda: len(receiver.events) >= 4, what="four events")
     events = {event["sequence"]: event for _, event in receiver.events}
-    assert [events[s]["type"] for s in (1, 2, 3)] == ["image.completed", "image.completed", "job.completed"]
-    assert receiver.tries == 4
-    assert len({event_id for event_id, _ in receiver.events}) == 3
+    types = ["job.started", "image.completed", "image.completed", "job.completed"]
+    assert [events[s]["type"] for s in (1, 2, 3, 4)] == types
+    assert receiver.tries == 5
+    assert len({event_id for event_id, _ in receiver.events}) == 4
     for event in events.values():
         assert event["data"]["job_id"] == job["id"]
         assert event["data"]["metadata"] == {"order": 7}
-    by_index = {events[s]["data"]["image"]["index"]: events[s]["data"]["image"] for s in (1, 2)}
+    by_index = {events[s]["data"]["image"]["index"]: events[s]["data"]["image"] for s in (2, 3)}
     assert [by_index[i] for i in range(2)] == job["images"]
-    assert events[3]["data"]["job"] == job
+    told = events[4]["data"]["job"]
+    assert told["images"] == job["images"]
+    assert told | {"parameters": job["parameters"], "metadata": job["metadata"]} == job
     assert requests.get(by_index[0]["content_url"], timeout=10).content == stack.picture(job, 0)
+    deliveries = requests.get(f"{stack.url}/v1/jobs/{job['id']}/deliveries", timeout=10).json()["data"]
+    assert sorted(delivery["attempts"] for delivery in deliveries) == [1, 1, 1, 2]
 
 
 def test_a_canceled_job_stops_and_keeps_what_is_finished(stack):
     job = stack.submit(n=4, steps=100)
     wait_until(lambda: stack.get(job["id"])["images"][0]["stage"] == "dit", timeout=60, what="painting")
     answer = requests.post(f"{stack.url}/v1/jobs/{job['id']}/cancel", timeout=10)
-    assert answer.status_code == 200
-    assert answer.json()["status"] == "canceled"
+    assert (answer.status_code, answer.json()["status"]) in ((202, "canceling"), (200, "canceled"))
+    (job,) = stack.wait_done(job["id"])
+    assert job["status"] == "canceled"
     follower = stack.wait_done(stack.submit(steps=2)["id"])[0]
     assert follower["status"] == "succeeded"
-    assert stack.get(job["id"]) == answer.json()
+    assert stack.get(job["id"]) == job
+
+
+def test_a_stream_follows_a_job_from_start_to_end(stack):
+    job = stack.submit(steps=40)
+    with requests.get(f"{stack.url}/v1/jobs/{job['id']}/events", stream=True, timeout=120) as stream:
+        lines = [line for line in stream.iter_lines(decode_unicode=True) if line.startswith("event: ")]
+    types = [line.removeprefix("event: ") for line in lines]
+    assert [kind for kind in types if kind != "image.progress"] == ["job.started", "image.completed", "job.completed"]
+    assert "image.progress" in types
+    estimate = stack.submit(steps=12, size="256x256")["estimate"]
+    assert estimate["seconds"] > 0
+    assert estimate["measured_images"] >= 1
+
+
+def test_a_deadline_stops_what_is_running(stack):
+    """Comfy-Org/ComfyUI, koboldcpp#1531: work that nobody can stop."""
+    body = {"prompt": "a red circle on a blue background", "size": "1024x1024", "steps": 100, "n": 4}
+    answer = requests.post(f"{stack.url}/v1/jobs", json=body, headers={"Cancel-After": "5"}, timeout=10)
+    (job,) = stack.wait_done(answer.json()["id"])
+    assert job["status"] in ("canceled", "expired")
+    assert {image["error"]["code"] for image in job["images"] if image["error"]} == {"deadline_exceeded"}
+    (follower,) = stack.wait_done(stack.submit(steps=2)["id"])
+    assert follower["status"] == "succeeded"
+
+
+def test_a_deleted_job_takes_its_pictures_along(stack):
+    (job,) = stack.wait_done(stack.submit(steps=2)["id"])
+    url = f"{stack.url}/v1/jobs/{job['id']}"
+    signed = requests.get(f"{url}/images/0/content", allow_redirects=False, timeout=10).headers["Location"]
+    assert requests.get(signed, timeout=10).status_code == 200
+    assert requests.delete(url, timeout=10).status_code == 204
+    assert requests.get(url, timeout=10).status_code == 410
+    assert requests.get(signed, timeout=10).status_code == 404
 
 
 def test_progress_is_seen_while_an_image_is_painted(stack):

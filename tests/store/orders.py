@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from app.domain.job import Parameters, Priority, StoredObject, new_job_id
+from app.domain.job import Parameters, StoredObject, new_job_id
 from app.domain.messages import ImageRef, Lease
 from app.domain.prior import Plan, PriorTokens
 from app.domain.sizes import Size
 from app.domain.states import ImageState
-from app.store.jobs import JobStore
+from app.store.jobs import JobStore, Terms
 
 PRIOR = PriorTokens(Size(256, 256).large_grid, tuple(range(64)))
 PLAN = Plan(PRIOR)
@@ -29,11 +29,9 @@ class Placed:
     lease: Lease
 
 
-def submit(
-    store: JobStore, n: int = 1, *, webhook_url: str | None = None, priority: Priority = Priority.REALTIME
-) -> str:
+def submit(store: JobStore, n: int = 1, **terms) -> str:
     job_id = new_job_id()
-    store.submit(job_id, parameters(n), priority=priority, webhook_url=webhook_url, metadata={})
+    store.submit(job_id, parameters(n), Terms(**terms), metadata={})
     return job_id
 
 
@@ -68,6 +66,8 @@ def place(store: JobStore, state: ImageState) -> Placed:
         store.hand_over(lease, PLAN)
     if state in (ImageState.PAINTING, ImageState.SUCCEEDED):
         lease = paint(store, ref)
+    if state is ImageState.CANCELING:
+        store.cancel(ref)
     if state is ImageState.SUCCEEDED:
         store.commit(lease, stored(), steps=12)
     assert store.get(ref.job_id).images[0].state is state

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from app import keys
-from app.domain.job import Priority
 from app.domain.messages import ImageRef, Lease
 from app.domain.states import TABLE, TERMINAL, ImageState, Move
 from app.errors import LostLease, NotFound
+from app.store.jobs import Terms
 from tests.servers import wait_until
 from tests.store.orders import PLAN, PRIOR, entry_of, paint, parameters, place, plan, stored, submit
 
@@ -33,12 +33,16 @@ def _try(store, move, placed):
                 store.fail(placed.lease, "broken", "it broke")
             case Move.CANCEL:
                 store.cancel(placed.ref)
+            case Move.STOP:
+                store.renew(placed.lease)
     except LostLease:
         pass
 
 
 #: Images without a lease fail only by the sweeper, which has its own tests below.
 UNLEASED_FAIL = {(S.QUEUED, Move.FAIL), (S.PLANNED, Move.FAIL)}
+#: Whatever the worker of a canceled image does next, it lets go with it.
+LETS_GO = {(S.CANCELING, move) for move in (Move.HAND_OVER, Move.COMMIT, Move.RETRY, Move.FAIL, Move.STOP)}
 
 
 @pytest.mark.parametrize("state", list(ImageState))
@@ -47,6 +51,8 @@ def test_every_cell_of_the_table(store, state, move):
     placed = place(store, state)
     _try(store, move, placed)
     expected = state if (state, move) in UNLEASED_FAIL else TABLE.get((state, move), state)
+    if (state, move) in LETS_GO:
+        expected = S.CANCELED
     assert store.get(placed.ref.job_id).images[0].state is expected
 
 
@@ -56,7 +62,7 @@ def test_an_image_is_due_exactly_while_it_has_not_ended(store, client, state):
     assert (client.zscore(keys.DUE, str(placed.ref)) is None) == (state in TERMINAL)
 
 
-@pytest.mark.parametrize("state", [S.PLANNING, S.PAINTING])
+@pytest.mark.parametrize("state", [S.PLANNING, S.PAINTING, S.CANCELING])
 @pytest.mark.parametrize("call", ["hand_over", "commit", "renew", "retry", "fail", "release"])
 def test_an_old_fence_moves_nothing(store, state, call):
     placed = place(store, state)
@@ -81,7 +87,7 @@ def test_submit_echoes_everything_and_seeds_each_image(store):
 
 def test_a_repeated_submit_is_one_job(store, client):
     job_id = submit(store, 2)
-    store.submit(job_id, parameters(2), priority=Priority.REALTIME, webhook_url=None, metadata={})
+    store.submit(job_id, parameters(2), Terms(), metadata={})
     assert client.xlen(keys.AR_REALTIME) == 2
     assert client.hget(keys.STATS, "jobs_accepted") == b"1"
 
@@ -101,7 +107,7 @@ def test_replies_lost_on_the_way_are_repeated_without_harm(store, client):
         store.commit(first.lease, stored(), steps=12)
     image = store.get(ref.job_id).images[0]
     assert (image.ar_attempts, image.dit_attempts) == (1, 1)
-    assert client.xlen(keys.events(ref.job_id)) == 2
+    assert client.xlen(keys.events(ref.job_id)) == 3
 
 
 def test_a_second_worker_is_refused_while_the_lease_holds(store):
@@ -126,19 +132,22 @@ def test_events_are_numbered_without_gaps_and_the_job_ends_once(store, client):
         store.hand_over(plan(store, ImageRef(job_id, index)), PLAN)
         store.commit(paint(store, ImageRef(job_id, index)), stored(f"k{index}"), steps=12)
     store.fail(plan(store, ImageRef(job_id, 1)), "broken", "it broke")
-    events = [store.event(job_id, sequence) for sequence in range(1, 5)]
+    events = [store.event(job_id, sequence) for sequence in range(1, 6)]
     assert [(event.type, event.index) for event in events] == [
+        ("job.started", None),
         ("image.completed", 2),
         ("image.completed", 0),
         ("image.failed", 1),
         ("job.completed", None),
     ]
-    assert store.event(job_id, 5) is None
+    assert store.event(job_id, 6) is None
+    assert store.events(job_id) == events
+    assert store.events(job_id, 4) == events[4:]
     assert store.get(job_id).status == "partial"
 
 
 def test_only_jobs_with_a_receiver_fill_the_outbox(store, client):
-    for url, waiting in ((None, 0), ("http://127.0.0.1:1/", 2)):
+    for url, waiting in ((None, 0), ("http://127.0.0.1:1/", 3)):
         ref = ImageRef(submit(store, webhook_url=url), 0)
         store.hand_over(plan(store, ref), PLAN)
         store.commit(paint(store, ref), stored(), steps=12)

@@ -1,5 +1,8 @@
 import socket
 import threading
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from ipaddress import ip_network
 
 import pytest
@@ -29,13 +32,13 @@ def test_what_is_sent_verifies_by_the_standard_library(sender, httpserver):
 
     httpserver.expect_request("/hook", method="POST").respond_with_handler(receive)
     body = '{"type":"image.completed"}'
-    assert sender.send(httpserver.url_for("/hook"), headers(secret, "evt_1_1", body), body).delivered
+    assert sender.send(httpserver.url_for("/hook"), headers([secret], "evt_1_1", body), body).delivered
     assert seen == [{"type": "image.completed"}]
 
 
 def test_another_secret_or_another_body_does_not_verify():
     secret = new_secret()
-    signed = headers(secret, "evt_1_1", "{}")
+    signed = headers([secret], "evt_1_1", "{}")
     for key, body in ((new_secret(), "{}"), (secret, '{"a":1}')):
         with pytest.raises(WebhookVerificationError):
             Webhook(key).verify(body, signed)
@@ -127,6 +130,46 @@ def test_an_endless_answer_is_not_read(sender):
         thread.join(5)
     assert outcome.delivered
     assert sent < 50_000_000
+
+
+def test_a_receiver_that_dribbles_its_answer_is_left(sender):
+    """Each byte would start every timeout of the sockets anew."""
+    done = threading.Event()
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                try:
+                    connection.sendall(b"HTTP/1.1 ")
+                    while not done.wait(0.2):
+                        connection.sendall(b"x")
+                except OSError:
+                    pass
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        started = time.monotonic()
+        outcome = sender.send(f"http://127.0.0.1:{server.getsockname()[1]}/", {}, "{}")
+        seconds = time.monotonic() - started
+        done.set()
+        thread.join(5)
+    assert not outcome.delivered
+    assert not outcome.final
+    # Twice the timeout is the limit; without one this would never end.
+    assert seconds < 20
+
+
+def test_retry_after_is_read_in_both_of_its_forms(sender, httpserver):
+    at = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
+    for wish, least, most in (("7", 7, 7), (at, 60, 90), ("-1", 0, 0), ("soon", 0, 0), ("\u0667", 0, 0)):
+        httpserver.clear()
+        answer = Response(status=503, headers={"Retry-After": wish.encode().decode("latin-1")})
+        httpserver.expect_request("/hook").respond_with_response(answer)
+        assert least <= sender.send(httpserver.url_for("/hook"), {}, "{}").retry_after_s <= most
 
 
 @pytest.mark.parametrize("secret", ["x", "whsec_", "whsec_%%%", "whsec_c2hvcnQ="])

@@ -10,12 +10,13 @@ from PIL import Image
 from app import keys, wiring
 from app.ar.engine import ArEngine
 from app.ar.srt import SrtEngine
-from app.domain.job import Parameters, Priority, new_job_id
+from app.domain.job import Parameters, new_job_id
 from app.domain.messages import ImageRef
 from app.domain.sizes import Size
 from app.domain.states import ImageState
 from app.errors import Unavailable
 from app.pictures import Bounds, prepare
+from app.store.jobs import Terms
 from tests.ar.srt_server import SrtServer
 from tests.servers import wait_until
 from workers.ar import ArWorker
@@ -52,7 +53,7 @@ def worker(engine, client, store, stages, blobs, heartbeat):
 def _submit(store, size="64x64", n=1, prompt="a red circle", seed=3):
     job_id = new_job_id()
     parameters = Parameters(prompt, Size.parse(size), n, seed, 2, 1.5, 0.9, 0.75, "png")
-    store.submit(job_id, parameters, priority=Priority.REALTIME, webhook_url=None, metadata={})
+    store.submit(job_id, parameters, Terms(), metadata={})
     return job_id
 
 
@@ -65,7 +66,7 @@ def _edit(store, blobs, bounds, *colours, size="64x64"):
         key = f"jobs/{job_id}/inputs/{number}.png"
         inputs.append(blobs.put(key, data, "image/png", hashlib.sha256(data).digest()).key)
     parameters = Parameters("make it red", Size.parse(size), 1, 3, 2, 1.5, 0.9, 0.75, "png")
-    store.submit(job_id, parameters, priority=Priority.REALTIME, webhook_url=None, metadata={}, inputs=tuple(inputs))
+    store.submit(job_id, parameters, Terms(), metadata={}, inputs=tuple(inputs))
     return job_id
 
 

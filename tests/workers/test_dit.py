@@ -7,12 +7,13 @@ import torch
 
 from app import keys
 from app.dit.engine import DitEngine
-from app.domain.job import Parameters, Priority, new_job_id
+from app.domain.job import Parameters, new_job_id
 from app.domain.messages import DitTask, ImageRef
 from app.domain.prior import Plan, PriorTokens
 from app.domain.sizes import Size
 from app.domain.states import ImageState
 from app.errors import ImageFailed
+from app.store.jobs import Terms
 from tests.store.orders import plan
 from workers.dit import DitWorker
 from workers.uploader import Uploader
@@ -41,8 +42,7 @@ def _planned(store, steps=3) -> ImageRef:
     store.submit(
         job_id,
         Parameters("a red circle", SIZE, 1, 3, steps, 1.5, 0.9, 0.75, "png"),
-        priority=Priority.REALTIME,
-        webhook_url=None,
+        Terms(),
         metadata={},
     )
     ref = ImageRef(job_id, 0)
@@ -70,7 +70,7 @@ def test_a_second_hint_paints_nothing(worker, uploader, store, client):
         worker.step(DitTask(ref.job_id, 0))
     uploader.close(20)
     assert _image(store, ref).dit_attempts == 1
-    assert client.xlen(keys.events(ref.job_id)) == 2
+    assert client.xlen(keys.events(ref.job_id)) == 3
 
 
 @pytest.mark.parametrize(

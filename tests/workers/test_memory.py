@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from app import keys
-from app.domain.job import Parameters, Priority, new_job_id
+from app.domain.job import Parameters, new_job_id
 from app.domain.messages import ImageRef
 from app.domain.prior import Plan, PriorTokens
 from app.domain.sizes import Size
 from app.domain.states import ImageState
 from app.launcher.child import EX_AGAIN
+from app.store.jobs import Terms
 from tests.servers import wait_until
 from tests.store.orders import plan
 
@@ -55,7 +56,7 @@ def _ready(process, registry):
 def _planned(store, stages, size):
     job_id = new_job_id()
     parameters = Parameters("a red circle", size, 1, 3, 1, 1.0, 0.9, 0.75, "jpeg")
-    store.submit(job_id, parameters, priority=Priority.REALTIME, webhook_url=None, metadata={})
+    store.submit(job_id, parameters, Terms(), metadata={})
     ref, grid = ImageRef(job_id, 0), size.large_grid
     stages.hand_over(plan(store, ref), Plan(PriorTokens(grid, tuple(i % 16 for i in range(grid.tokens)))))
     return ref

@@ -60,6 +60,7 @@ def test_a_picture_is_encoded_uploaded_and_committed(store, stages, heartbeat, b
 
 
 def test_an_upload_is_repeated_alone_while_the_lease_is_kept(store, stages, heartbeat, blobs):
+    """ai-dynamo/dynamo#12970: a failed upload cost the whole generation."""
     away = _Failing(blobs, *[Unavailable("away")] * 3)
     uploader = Uploader(away, store, stages, heartbeat)
     painted = _painted(store)

@@ -9,14 +9,16 @@ local deadline = tonumber(redis.call('HGET', job, 'deadline_ms'))
 local replayed = state and get('owner') == token
 if not replayed then
   local new_state = target(move)
-  if not new_state or (stage == 'ar' and get('entry') ~= entry) then
+  if not new_state or overdue or (stage == 'ar' and get('entry') ~= entry) then
     return {}
   end
   redis.call('HINCRBY', image, 'fence', 1)
   redis.call('HINCRBY', image, stage .. '_attempts', 1)
   redis.call('HSET', image, 'owner', token, 'step', 0)
-  redis.call('HSETNX', job, 'started_at', now)
   enter(new_state, now + lease)
+  if redis.call('HSETNX', job, 'started_at', now) == 1 then
+    emit('job.started', '')
+  end
 end
 return {tonumber(get('fence')), redis.call('HGET', job, 'request'), get('seed'),
   get('prior') or '', get('prior_height') or '', get('prior_width') or '', get('condition') or '',

@@ -5,6 +5,9 @@
 if not state or not owns(ARGV[2]) then
   return 0
 end
+if stop() then
+  return 0
+end
 if not target('commit') then
   return get('object_key') == ARGV[3] and 1 or 0
 end
@@ -13,6 +16,10 @@ redis.call('HSET', image, 'object_key', ARGV[3], 'content_type', ARGV[4], 'bytes
 if ARGV[8] ~= '' then
   redis.call('HSET', image, 'thumbnail_key', ARGV[8])
 end
-redis.call('HINCRBY', stats, 'dit_ms', now - get('painting_at'))
-finish(target('commit'), 'image.completed', true)
+local took = now - get('painting_at')
+redis.call('HINCRBY', stats, 'dit_ms', took)
+measure('dit_ms', took)
+measure('dit_ms_per_unit', took / (get('prior_height') * get('prior_width') * math.max(1, ARGV[7])))
+redis.call('HINCRBY', pace, 'images', 1)
+finish(target('commit'), 'image.completed')
 return 1

@@ -2,12 +2,20 @@
 -- ARGV[2] fence  ARGV[3] how: "release" (uncounted), "retry" (counted), "retry_once" (counted; for good when an attempt
 -- failed with this code before), "fail" (for good)
 -- ARGV[4] max attempts  ARGV[5] hint ms  ARGV[6] code  ARGV[7] message
+-- A worker that sees the job's deadline pass fails with the code "deadline_exceeded"; such an image is canceled.
 -- Returns the image's state afterwards, or '' when the lease was lost already.
+if state == 'canceling' and owns(ARGV[2]) then
+  stop()
+  return state
+end
 if (state ~= 'planning' and state ~= 'painting') or not owns(ARGV[2]) then
   return ''
 end
 local again = ARGV[3] == 'retry_once' and redis.call('HSETNX', image, 'retried_for_' .. ARGV[6], 1) == 0
-if ARGV[3] == 'fail' or again then
+if ARGV[6] == 'deadline_exceeded' then
+  expire(now)
+  stop()
+elseif ARGV[3] == 'fail' or again then
   fail(ARGV[6], ARGV[7])
 else
   retry(ARGV[3] ~= 'release', tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[7])

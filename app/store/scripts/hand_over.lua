@@ -5,6 +5,9 @@
 if not state or not owns(ARGV[2]) then
   return 0
 end
+if stop() then
+  return 0
+end
 local new_state = target('hand_over')
 if not new_state then
   return get('prior') == ARGV[3] and 1 or 0
@@ -12,7 +15,11 @@ end
 redis.call('HSET', image, 'prior', ARGV[3], 'prior_height', ARGV[4], 'prior_width', ARGV[5],
   'condition', ARGV[7], 'hints', 0)
 redis.call('HDEL', image, 'owner')
-redis.call('HINCRBY', stats, 'ar_ms', now - get('planning_at'))
+local took = now - get('planning_at')
+redis.call('HINCRBY', stats, 'ar_ms', took)
+measure('ar_ms', took)
+-- A small preview grid of about 256 tokens is planned before the large one.
+measure('ar_ms_per_unit', took / (256 + ARGV[4] * ARGV[5]))
 redis.call('HINCRBY', stats, 'images_planned', 1)
 drop_hint()
 enter(new_state, now + ARGV[6])

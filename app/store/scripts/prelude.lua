@@ -7,16 +7,25 @@
 --   KEYS[6] realtime, KEYS[7] batch  streams of hints for AR workers, group "ar"; the job's priority says which
 --   KEYS[8] dit     list    Celery's queue; only its length is read
 --   KEYS[9] stats   hash    totals
+--   KEYS[10] wait_realtime, KEYS[11] wait_batch, KEYS[12] wait_dit  zsets of images that wait -> server us since when
+--   KEYS[13] counts hash    images in each state that is not an end
+--   KEYS[14] pace   hash    moving means of stage times
+--   KEYS[15] expiry zset    ended jobs -> server ms of their removal
+--   KEYS[16] changes channel  gets the id of every job that changes
 --   ARGV[1] member  "<job>:<index>"
 -- TABLE, the allowed moves, is put in front of this text by scripts.py from app/domain/states.py.
-local image, job, due, events, outbox, realtime, batch, dit, stats = unpack(KEYS)
-local ar = redis.call('HGET', job, 'priority') == 'batch' and batch or realtime
+local image, job, due, events, outbox, realtime, batch, dit, stats,
+  wait_realtime, wait_batch, wait_dit, counts, pace, expiry, changes = unpack(KEYS)
+local is_batch = redis.call('HGET', job, 'priority') == 'batch'
+local ar, wait_ar = is_batch and batch or realtime, is_batch and wait_batch or wait_realtime
 local member = ARGV[1]
 local job_id, index = string.match(member, '^(.*):(%d+)$')
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local state = redis.call('HGET', image, 'state')
+local deadline = tonumber(redis.call('HGET', job, 'deadline_ms'))
+local overdue = deadline and now >= deadline
 
 local function get(field)
   return redis.call('HGET', image, field)
@@ -31,34 +40,70 @@ local function owns(fence)
   return get('fence') == fence
 end
 
-local function enter(new_state, deadline)
-  redis.call('HSET', image, 'state', new_state, new_state .. '_at', now)
-  redis.call('ZADD', due, deadline, member)
-  state = new_state
+-- Tell whoever waits for this job that it has changed.
+local function touch()
+  redis.call('HINCRBY', job, 'version', 1)
+  redis.call('PUBLISH', changes, job_id)
 end
 
--- Append one event. The caller's webhook gets those that it can act on.
-local function emit(kind, image_index, announced)
+-- The sweeper looks at `at`, or at the job's deadline when that comes first.
+local function look(at)
+  if deadline and state ~= 'canceling' then
+    at = math.min(at, deadline)
+  end
+  redis.call('ZADD', due, at, member)
+end
+
+-- Leave the state's queue and count.
+local function leave()
+  redis.call('HINCRBY', counts, state, -1)
+  if state == 'queued' then
+    redis.call('ZREM', wait_ar, member)
+  elseif state == 'planned' then
+    redis.call('ZREM', wait_dit, member)
+  end
+end
+
+local function enter(new_state, at)
+  leave()
+  redis.call('HSET', image, 'state', new_state, new_state .. '_at', now)
+  redis.call('HINCRBY', counts, new_state, 1)
+  if new_state == 'queued' or new_state == 'planned' then
+    local queue = new_state == 'queued' and wait_ar or wait_dit
+    redis.call('ZADD', queue, clock[1] * 1000000 + clock[2], member)
+  end
+  state = new_state
+  look(at)
+  touch()
+end
+
+-- Append one event. The caller's webhook gets the types that it asked for.
+local function emit(kind, image_index)
   local sequence = redis.call('HINCRBY', job, 'sequence', 1)
   redis.call('XADD', events, sequence .. '-0', 'type', kind, 'index', image_index, 'timestamp', now)
-  if announced and redis.call('HEXISTS', job, 'webhook_url') == 1 then
+  local wanted = redis.call('HGET', job, 'webhook_events')
+  if wanted and string.find(wanted, ',' .. kind .. ',', 1, true) then
     redis.call('ZADD', outbox, now, job_id .. ':' .. sequence)
+    redis.call('HINCRBY', job, 'undelivered', 1)
   end
 end
 
 -- End the image for ever, and its job with the last one.
-local function finish(new_state, kind, announced)
+local function finish(new_state, kind)
+  leave()
   redis.call('HSET', image, 'state', new_state, 'completed_at', now)
   redis.call('HDEL', image, 'owner')
   redis.call('ZREM', due, member)
   redis.call('HINCRBY', stats, 'images_' .. new_state, 1)
   state = new_state
-  emit(kind, index, announced)
+  emit(kind, index)
   if redis.call('HINCRBY', job, 'ended', 1) == tonumber(redis.call('HGET', job, 'n')) then
     redis.call('HSET', job, 'completed_at', now)
+    redis.call('ZADD', expiry, now + redis.call('HGET', job, 'ttl_ms'), job_id)
     redis.call('HINCRBY', stats, 'jobs_completed', 1)
-    emit('job.completed', '', true)
+    emit('job.completed', '')
   end
+  touch()
 end
 
 local function drop_hint()
@@ -79,7 +124,39 @@ end
 local function fail(code, message)
   drop_hint()
   redis.call('HSET', image, 'error_code', code, 'error_message', message)
-  finish('failed', 'image.failed', true)
+  finish('failed', 'image.failed')
+end
+
+-- The worker of a canceled image lets go, in whatever way: returns whether there was one.
+local function stop()
+  local new_state = target('stop')
+  if new_state then
+    drop_hint()
+    finish(new_state, 'image.canceled')
+  end
+  return new_state ~= nil
+end
+
+-- Cancel from any state that has not ended. A leased image stays with its worker until that has seen it.
+local function cancel(leased_until)
+  local new_state = target('cancel')
+  if new_state == 'canceling' then
+    enter(new_state, leased_until)
+  elseif new_state then
+    drop_hint()
+    finish(new_state, 'image.canceled')
+  end
+end
+
+local function expire(leased_until)
+  redis.call('HSET', image, 'error_code', 'deadline_exceeded', 'error_message', 'the deadline of the job has passed')
+  cancel(leased_until)
+end
+
+-- A moving mean: about the last twenty measurements count.
+local function measure(name, value)
+  local mean = tonumber(redis.call('HGET', pace, name))
+  redis.call('HSET', pace, name, tostring(mean and mean + (value - mean) / 20 or value))
 end
 
 -- Put a leased image back to the last stage whose result is stored, or fail it when its attempts are used up.

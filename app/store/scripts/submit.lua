@@ -1,35 +1,59 @@
 -- Write a job, its images and their hints; a repeated call is a no-op.
--- KEYS[1] job  KEYS[2] due  KEYS[3] ar stream of its priority  KEYS[4] stats  KEYS[5..] one image hash each, by index
--- ARGV[1] job id  ARGV[2] request JSON  ARGV[3] webhook url or ''  ARGV[4] priority  ARGV[5] hint ms
--- ARGV[6] prior bytes, ARGV[7] height, ARGV[8] width, ARGV[9] condition bytes of images that skip AR; else ''
--- ARGV[10..] seed of each image
--- Returns the server time of creation, ms.
-local created = redis.call('HGET', KEYS[1], 'created_at')
-if created then
-  return tonumber(created)
+-- KEYS[1] job  KEYS[2] due  KEYS[3] ar stream of its priority  KEYS[4] stats  KEYS[5] zset of images that wait for AR
+-- KEYS[6] counts  KEYS[7] index of the owner's jobs  KEYS[8] trash  KEYS[9] zset of images that wait for DiT
+-- KEYS[10] idempotency hash, unless ARGV[5] is ''  KEYS[11..] one image hash each, by index
+-- ARGV[1] job id  ARGV[2] hint ms  ARGV[3] ms until the deadline or ''  ARGV[4] n
+-- ARGV[5] fingerprint of the request or ''  ARGV[6] ms that its key is remembered
+-- ARGV[7] prior bytes, ARGV[8] height, ARGV[9] width, ARGV[10] condition bytes of images that skip AR; else ''
+-- then n seeds, then field and value of the job hash by turns
+-- Returns one text, which costs the client less than a list: outcome, job id, creation ms, deadline ms or '-', images that
+-- wait before the first of this job. The outcome is "made", "repeat" or "reused" (this key came with another request).
+local function reply(...)
+  return table.concat({...}, ' ')
+end
+
+local job_id, hint, after, n = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+if redis.call('EXISTS', KEYS[1]) == 1 then
+  local created, deadline = unpack(redis.call('HMGET', KEYS[1], 'created_at', 'deadline_ms'))
+  return reply('made', job_id, created, deadline or '-', 0)
 end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local n = #KEYS - 4
-redis.call('HSET', KEYS[1], 'created_at', now, 'request', ARGV[2], 'n', n, 'priority', ARGV[4],
-  'sequence', 0, 'ended', 0)
-if ARGV[3] ~= '' then
-  redis.call('HSET', KEYS[1], 'webhook_url', ARGV[3])
-end
-for i = 1, n do
-  local index, image = i - 1, KEYS[4 + i]
-  redis.call('HSET', image, 'state', 'queued', 'seed', ARGV[9 + i], 'queued_at', now,
-    'fence', 0, 'step', 0, 'hints', 0, 'ar_attempts', 0, 'dit_attempts', 0)
-  local look_at = now
-  if ARGV[6] ~= '' then
-    redis.call('HSET', image, 'state', 'planned', 'planned_at', now,
-      'prior', ARGV[6], 'prior_height', ARGV[7], 'prior_width', ARGV[8], 'condition', ARGV[9])
-  else
-    redis.call('HSET', image, 'entry', redis.call('XADD', KEYS[3], '*', 'job', ARGV[1], 'index', index, 'schema', 1))
-    look_at = now + ARGV[5]
+if ARGV[5] ~= '' then
+  local fingerprint, first = unpack(redis.call('HMGET', KEYS[10], 'fingerprint', 'job'))
+  if fingerprint then
+    return reply(fingerprint == ARGV[5] and 'repeat' or 'reused', first, now, '-', 0)
   end
-  redis.call('ZADD', KEYS[2], look_at, ARGV[1] .. ':' .. index)
+  redis.call('HSET', KEYS[10], 'fingerprint', ARGV[5], 'job', job_id)
+  redis.call('PEXPIRE', KEYS[10], ARGV[6])
 end
+local deadline = after ~= '' and now + after or nil
+redis.call('HSET', KEYS[1], 'created_at', now, 'n', n, 'sequence', 0, 'ended', 0, 'version', 1, unpack(ARGV, 11 + n))
+if deadline then
+  redis.call('HSET', KEYS[1], 'deadline_ms', deadline)
+end
+local skips_ar = ARGV[7] ~= ''
+local queue = skips_ar and KEYS[9] or KEYS[5]
+local ahead = redis.call('ZCARD', queue)
+for i = 1, n do
+  local index, image = i - 1, KEYS[10 + i]
+  local member = job_id .. ':' .. index
+  if skips_ar then
+    redis.call('HSET', image, 'state', 'planned', 'planned_at', now, 'prior', ARGV[7], 'prior_height', ARGV[8],
+      'prior_width', ARGV[9], 'condition', ARGV[10], 'seed', ARGV[10 + i], 'queued_at', now,
+      'fence', 0, 'step', 0, 'hints', 0, 'ar_attempts', 0, 'dit_attempts', 0)
+  else
+    local entry = redis.call('XADD', KEYS[3], '*', 'job', job_id, 'index', index, 'schema', 1)
+    redis.call('HSET', image, 'state', 'queued', 'entry', entry, 'seed', ARGV[10 + i], 'queued_at', now,
+      'fence', 0, 'step', 0, 'hints', 0, 'ar_attempts', 0, 'dit_attempts', 0)
+  end
+  local look_at = skips_ar and now or now + hint
+  redis.call('ZADD', KEYS[2], look_at, member)
+  redis.call('ZADD', queue, clock[1] * 1000000 + clock[2], member)
+end
+redis.call('HINCRBY', KEYS[6], skips_ar and 'planned' or 'queued', n)
+redis.call('ZADD', KEYS[7], now, job_id)
+redis.call('ZREM', KEYS[8], job_id)
 redis.call('HINCRBY', KEYS[4], 'jobs_accepted', 1)
 redis.call('HINCRBY', KEYS[4], 'images_accepted', n)
-return now
+return reply('made', job_id, now, deadline or '-', ahead)

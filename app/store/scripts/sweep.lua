@@ -1,6 +1,7 @@
 -- Look at one image whose time in `due` has come. Server time decides alone.
 -- ARGV[2] lease ms  ARGV[3] hint ms  ARGV[4] max attempts
--- Returns what was done: "early", "gone", "kept", "retried", "failed", "hinted"; and the state afterwards.
+-- Returns what was done: "early", "gone", "kept", "retried", "failed", "hinted", "expired",
+-- "stopped"; and the state afterwards.
 -- For a planned image the caller then publishes the Celery hint.
 local lease, hint, max_attempts = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local score = redis.call('ZSCORE', due, member)
@@ -10,6 +11,13 @@ end
 if not state or state == 'succeeded' or state == 'failed' or state == 'canceled' then
   redis.call('ZREM', due, member)
   return {'gone', state or ''}
+end
+if stop() then
+  return {'stopped', state}
+end
+if overdue then
+  expire(now + lease)
+  return {'expired', state}
 end
 if state == 'planning' or state == 'painting' then
   retry(true, max_attempts, hint, 'worker_lost', 'the worker was lost ' .. max_attempts .. ' times at this image')
@@ -21,7 +29,7 @@ if state == 'planned' then
   if redis.call('LLEN', dit) > 0 then
     hint = hint * 2 ^ math.min(hints, 8)
   end
-  redis.call('ZADD', due, now + hint, member)
+  look(now + hint)
   return {'hinted', state}
 end
 -- Queued: the hint is fine while it waits unread, or while a worker has only just read it.
@@ -29,10 +37,10 @@ local entry = get('entry')
 if entry and #redis.call('XRANGE', ar, entry, entry) == 1 then
   local pending = redis.pcall('XPENDING', ar, 'ar', entry, entry, 1)
   if pending.err or not pending[1] or pending[1][3] < lease then
-    redis.call('ZADD', due, now + hint, member)
+    look(now + hint)
     return {'kept', state}
   end
 end
 send_hint()
-redis.call('ZADD', due, now + hint, member)
+look(now + hint)
 return {'hinted', state}

@@ -1,0 +1,134 @@
+"""Finishes the OpenAPI description: what the signatures of the routes do not say."""
+
+import copy
+from typing import Any
+
+_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "a repeat with the same body gets the first answer (Idempotency-Replayed: true), one with another "
+    "body 422; remembered for PLANPAINT_IDEMPOTENCY_S, 24 hours unless the operator says otherwise",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
+}
+_CANCEL_AFTER = {
+    "name": "Cancel-After",
+    "in": "header",
+    "required": False,
+    "description": "what has not ended this long after the creation is canceled: 90, 90s, 5m, 1h30m45s; 5 s to 7 days",
+    "schema": {"type": "string", "pattern": "^([1-9][0-9]{1,4}s?|[1-9][0-9]?m)$"},
+}
+_PREFER = {
+    "name": "Prefer",
+    "in": "header",
+    "required": False,
+    "description": "wait=1..60: answer 200 once the job has ended, or 202 when the time is up, which cancels nothing",
+    "schema": {"type": "string", "examples": ["wait=1", "respond-async"]},
+}
+_MATCH = {
+    "name": "If-None-Match",
+    "in": "header",
+    "required": False,
+    "description": "the ETag of an earlier answer: 304 while nothing has changed",
+    "schema": {"type": "string"},
+}
+_LAST_EVENT = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "required": False,
+    "description": "resume a stream behind this sequence",
+    "schema": {"type": "string", "pattern": "^[0-9]{1,9}$"},
+}
+_FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "maxItems": 4}
+#: (method, path) -> header parameters.
+_HEADERS: dict[tuple[str, str], list[dict[str, Any]]] = {
+    ("post", "/v1/jobs"): [_KEY, _CANCEL_AFTER, _PREFER],
+    ("post", "/v1/images/generations"): [_KEY, _CANCEL_AFTER],
+    ("post", "/v1/images/edits"): [_KEY, _CANCEL_AFTER],
+    ("get", "/v1/jobs/{job_id}"): [_MATCH],
+    ("get", "/v1/jobs/{job_id}/events"): [_LAST_EVENT],
+}
+_STATUS_TEXTS = {
+    "200": "OK",
+    "202": "accepted",
+    "204": "done, or nothing more to tell",
+    "304": "unchanged",
+    "307": "the picture is at Location",
+    "400": "not valid HTTP or JSON",
+    "404": "no such thing",
+    "405": "not this method",
+    "406": "not in this form",
+    "409": "not in this state",
+    "410": "removed",
+    "413": "too large",
+    "415": "not this media type",
+    "422": "a field is wrong; errors names it",
+    "429": "too many; Retry-After says when to come back",
+    "500": "a fault, or an image that failed",
+    "503": "a server behind this one does not answer; Retry-After says when to come back",
+    "504": "not done in time",
+}
+
+
+def describe(found: dict[str, Any]) -> dict[str, Any]:
+    """The whole description. `found`: what flask-openapi has collected; it is left as it is."""
+    spec = copy.deepcopy(found)
+    for path, item in spec["paths"].items():
+        for method, operation in item.items():
+            if not isinstance(operation, dict):
+                continue
+            operation.setdefault("parameters", [])
+            operation["parameters"] += _HEADERS.get((method, path), [])
+            _drop_unmeant(operation["responses"])
+            _finish_answers(path, operation["responses"])
+    _forms(spec)
+    return spec
+
+
+def _drop_unmeant(responses: dict[str, Any]) -> None:
+    """flask-openapi gives every route a 422 of its own; ours name the Problem."""
+    schema = responses.get("422", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    if "422" in responses and not schema.get("$ref", "").endswith("/Problem"):
+        del responses["422"]
+    problem = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+    responses.setdefault("500", problem)
+
+
+def _finish_answers(path: str, responses: dict[str, Any]) -> None:
+    for status, response in responses.items():
+        response["description"] = _STATUS_TEXTS.get(status, response.get("description", ""))
+        content = response.get("content", {})
+        body = content.get("application/json", {})
+        reference = body.get("schema", {}).get("$ref", "")
+        if reference.endswith("/Problem"):
+            response["content"] = {"application/problem+json": body}
+        if path.endswith("/events") and status == "200":
+            content["text/event-stream"] = {"schema": {"type": "string"}}
+        if path == "/metrics" and status == "200":
+            response["content"] = {"text/plain": {"schema": {"type": "string"}}}
+        if status in ("202", "429", "503"):
+            seconds = {"schema": {"type": "integer"}, "description": "seconds, at most 120"}
+            response.setdefault("headers", {})["Retry-After"] = seconds
+
+
+def _forms(spec: dict[str, Any]) -> None:
+    """Jobs and edits may come as forms with files."""
+    job = {
+        "type": "object",
+        "properties": {"job": {"type": "string", "description": "the job as JSON"}, "image": _FILES},
+        "required": ["job"],
+    }
+    content = spec["paths"]["/v1/jobs"]["post"]["requestBody"]["content"]
+    content["multipart/form-data"] = {"schema": job}
+    generation = spec["components"]["schemas"]["GenerationRequest"]
+    edit = {
+        "type": "object",
+        "properties": generation["properties"] | {"image": _FILES | {"minItems": 1}},
+        "required": ["prompt", "image"],
+        "additionalProperties": False,
+    }
+    spec["components"]["schemas"]["EditForm"] = edit
+    spec["paths"]["/v1/images/edits"]["post"]["requestBody"] = {
+        "required": True,
+        "content": {"multipart/form-data": {"schema": {"$ref": "#/components/schemas/EditForm"}}},
+    }

