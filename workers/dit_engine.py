@@ -21,9 +21,9 @@ def load(settings: Settings) -> DitEngine:
     leader = Leader(layout.ranks, device, _COMMAND) if layout.ranks > 1 else None
     with loading(checkpoint):
         engine = _engine(settings, checkpoint, device, leader)
-        engine.warm_up()
     selftest.check_attention(device, dtype)
     selftest.check_dit(engine)
+    engine.warm_up()
     return engine
 
 

@@ -49,7 +49,7 @@ def test_a_dit_engine_that_paints_nothing_is_caught(tiny_checkpoint, value, why)
     engine = DitEngine.load(tiny_checkpoint, device=CPU, dtype=torch.float32)
     selftest.check_dit(engine)
     with torch.no_grad():
-        for parameter in engine._vae.decoder.conv_out.parameters():
+        for parameter in engine._decoder._vae.decoder.conv_out.parameters():
             parameter.fill_(value)
     with pytest.raises(Misconfigured, match=f"self-test of DiT failed: .*{why}"):
         selftest.check_dit(engine)
