@@ -127,8 +127,9 @@ class SrtEngine:
     def evict(self, key: str) -> None:
         """Forget a row; a batch that holds it runs on, and its answer for the row is dropped."""
         row = self._rows.pop(key, None)
-        if row in self._fresh:
-            self._fresh.remove(row)
+        for waiting in (self._fresh, self._again):
+            if row in waiting:
+                waiting.remove(row)
 
     def _send(self) -> None:
         while len(self._sent) < self._batches and (self._again or self._fresh):
