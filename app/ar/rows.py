@@ -108,5 +108,6 @@ class RowState:
             tensor[target] = tensor[source]
 
     def retire(self, slot: int) -> None:
-        for tensor in (self.step, self.live, self.prompt):
+        # The nucleus too: a wide one would have the whole codebook sorted at every step, for a line that draws nothing.
+        for tensor in (self.step, self.live, self.prompt, self.top_p):
             tensor[slot] = 0

@@ -86,7 +86,7 @@ def test_a_rows_logits_are_the_same_bits_in_any_company(name, engines, monkeypat
     engine.admit([request("e", seed=1), request("f", prompt="long " * 45)])
     for _ in range(20):
         engine.step()
-    assert all(map(torch.equal, seen, expected))
+    assert torch.equal(torch.stack(seen), torch.stack(expected))
 
 
 @pytest.fixture(scope="module")
@@ -226,6 +226,25 @@ def test_a_refused_request_harms_no_other(engines):
     assert "256" in refused[0].message
     assert engine.running == ("fine",)
     assert finish(engine)["fine"].prior.ids == plan(engine, request("fine", seed=3))["fine"]
+
+
+def test_a_line_that_fills_up_never_has_the_codebook_sorted(engines, monkeypatch):
+    """Whatever the row drew from that had it before."""
+    engine = engines["tiny"]
+    again, draw_again = [], engine._runner.state.draw_again
+    monkeypatch.setattr(
+        engine._runner.state,
+        "draw_again",
+        lambda logits, short: (again.append(short.nonzero()[:, 0].tolist()), draw_again(logits, short)),
+    )
+    engine.admit([request("narrow", top_p=0.0001), request("wide", temperature=5.0, top_p=1.0)])
+    for _ in range(5):
+        engine.step()
+    assert again == [[1]] * 5
+    engine.evict("wide")
+    for _ in range(5):
+        engine.step()
+    assert len(again) == 5
 
 
 def test_admitting_too_many_or_a_key_twice_starts_nothing(engines):
