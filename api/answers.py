@@ -16,6 +16,7 @@ class EffectiveParameters(BaseModel):
     guidance_scale: float
     temperature: float
     top_p: float
+    top_k: int
     output_format: str
     embed_metadata: bool
 

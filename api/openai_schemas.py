@@ -33,6 +33,7 @@ class GenerationRequest(BaseModel):
     guidance: float | None = Field(None, ge=0, le=20, description="another name of guidance_scale")
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=0, le=65536)
     priority: Literal["realtime", "batch"] | None = None
     webhook_url: str | None = Field(None, max_length=2048)
 
@@ -64,6 +65,7 @@ class GenerationRequest(BaseModel):
             "steps",
             "temperature",
             "top_p",
+            "top_k",
             "priority",
             "webhook_url",
         )

@@ -62,6 +62,7 @@ class JobRequest(BaseModel):
     guidance_scale: Finite = Field(1.5, ge=0, le=20, description="classifier-free guidance; 1 or less: none")
     temperature: Finite = Field(0.9, ge=0, le=2, description="of the AR stage; 0: always the likeliest token")
     top_p: Finite = Field(0.75, gt=0, le=1, description="nucleus of the AR stage")
+    top_k: int = Field(0, ge=0, le=65536, description="so many likeliest tokens of the AR stage only; 0: no such limit")
     output_format: Literal["png", "jpeg", "webp"] = "png"
     embed_metadata: bool = Field(True, description="write prompt, seed, parameters, model and job into the file")
     priority: Literal["realtime", "batch"] = Field(

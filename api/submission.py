@@ -36,6 +36,7 @@ def submission_of(body: JobRequest, cancel_after_ms: int | None = None) -> Submi
         guidance_scale=body.guidance_scale,
         temperature=body.temperature,
         top_p=body.top_p,
+        top_k=body.top_k,
         output_format=body.output_format,
         embed_metadata=body.embed_metadata,
     )

@@ -7,6 +7,7 @@ tensors of a step travel by collectives.
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -97,7 +98,7 @@ class Leader(Ranks):
 
         `environment`: variables they have beside this process's own.
         """
-        store = TCPStore(_HOST, 0, size, is_master=True, wait_for_workers=False, timeout=_TIMEOUT)
+        store = rendezvous(size)
         self._closing = False
         self._followers = [_start(command, rank, store.port, device, environment or {}) for rank in range(1, size)]
         for rank, follower in enumerate(self._followers, start=1):
@@ -147,6 +148,21 @@ class Follower(Ranks):
             yield json.loads(line)
 
 
+def rendezvous(size: int) -> TCPStore:
+    """Where so many ranks of this host find each other, on a port that only this host reaches."""
+    listener = socket.create_server((_HOST, 0))  # the store's own would listen on every interface, to everybody
+    port = listener.getsockname()[1]
+    return TCPStore(
+        _HOST,
+        port,
+        size,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=_TIMEOUT,
+        master_listen_fd=listener.detach(),  # the store's from now on
+    )
+
+
 def _start(
     command: Sequence[str], rank: int, port: int, device: torch.device, extra: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
@@ -170,7 +186,9 @@ def _start(
 
 def _end(rank: int, status: int) -> NoReturn:
     """End this process, whose main thread may hang in a collective with the dead rank."""
-    log.critical("rank_died", rank=rank, status=status)
+    # Its own status where it could not run as configured, so that it is not restarted for nothing. It has said why,
+    # and that stays the last line.
+    if status != os.EX_CONFIG:
+        log.critical("rank_died", rank=rank, status=status)
     sys.stdout.flush()
-    # Its own status where it could not run as configured, so that it is not restarted for nothing.
     os._exit(status if status > 0 else 1)

@@ -149,6 +149,13 @@ class Settings(BaseSettings):
             raise ValueError("must look like first-block:0.1")
         return value
 
+    @field_validator("ar_backend")
+    @classmethod
+    def _alone(cls, value: str, info: ValidationInfo) -> str:
+        if value == "srt" and info.data.get("ar_tp", 1) > 1:
+            raise ValueError("cannot go with PLANPAINT_AR_TP: the SGLang server shares its model out itself")
+        return value
+
     @field_validator("srt_url")
     @classmethod
     def _needed(cls, value: str | None, info: ValidationInfo) -> str | None:

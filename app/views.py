@@ -40,6 +40,7 @@ def parameters_view(job: Job) -> dict[str, Any]:
         "guidance_scale": p.guidance_scale,
         "temperature": p.temperature,
         "top_p": p.top_p,
+        "top_k": p.top_k,
         "output_format": p.output_format,
         "embed_metadata": p.embed_metadata,
     }

@@ -28,6 +28,11 @@ def test_a_wrong_value_names_its_variable(name, value):
         load({name: value})
 
 
+def test_a_remote_server_shares_its_model_out_itself():
+    with pytest.raises(Misconfigured, match=r"PLANPAINT_AR_BACKEND: .* cannot go with PLANPAINT_AR_TP"):
+        load({"PLANPAINT_AR_BACKEND": "srt", "PLANPAINT_SRT_URL": "http://127.0.0.1:1", "PLANPAINT_AR_TP": "2"})
+
+
 def test_an_unknown_variable_is_a_typo_and_refused():
     with pytest.raises(Misconfigured, match="PLANPAINT_API_PROT"):
         load({"PLANPAINT_API_PROT": "8000"})

@@ -2,15 +2,16 @@
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
-from PIL import Image
 
 from app import wiring
 from app.ar.request import ArFailure, ArRequest, ArResult
+from app.ar.rows import Row
 from app.blobs import BlobStore
 from app.domain.job import SEED_LIMIT
 from app.domain.messages import Lease, PlanOrder
@@ -77,7 +78,7 @@ class ArWorker:
         self._rows: dict[str, _Row] = {}
         self._ended: list[ArResult | ArFailure] = []
         self._hints: list[ArHint] = []
-        self._loading: dict[str, Future[tuple[Image.Image, ...]]] = {}
+        self._loading: dict[str, Future[ArRequest | Row]] = {}
         self._loader = ThreadPoolExecutor(_LOADERS, thread_name_prefix="inputs")
         self._polled_at = 0.0
 
@@ -135,16 +136,25 @@ class ArWorker:
     def _admit(self, order: PlanOrder) -> None:
         key, parameters = f"{order.lease.ref}/{order.lease.fence}", order.parameters
         request = ArRequest(
-            key, parameters.prompt, parameters.size, order.seed, parameters.temperature, parameters.top_p
+            key,
+            parameters.prompt,
+            parameters.size,
+            order.seed,
+            parameters.temperature,
+            parameters.top_p,
+            top_k=parameters.top_k,
         )
         self._rows[key] = _Row(order.lease, request, ends_at(order.left_s))
         self._heartbeat.hold(order.lease)
         if not order.inputs:
             self._start(request)
             return
-        # Off this thread: the running rows must not wait for object storage.
+        # Off this thread: the running rows must not wait for object storage, nor for the pictures' own pass.
         lost = partial(self._heartbeat.lost, order.lease)
-        self._loading[key] = self._loader.submit(inputs.load, self._blobs, order.inputs, lost)
+        self._loading[key] = self._loader.submit(self._open, request, order.inputs, lost)
+
+    def _open(self, request: ArRequest, keys: tuple[str, ...], lost: Callable[[], bool]) -> ArRequest | Row:
+        return self._engine.open(replace(request, images=inputs.load(self._blobs, keys, lost)))
 
     def _start_loaded(self) -> None:
         for key in [key for key, future in self._loading.items() if future.done()]:
@@ -152,19 +162,26 @@ class ArWorker:
             if row is None or time.monotonic() >= row.ends_at:
                 continue
             try:
-                row.request = replace(row.request, images=future.result())
-                self._start(row.request)
+                opened = future.result()
+                row.request = opened.request if isinstance(opened, Row) else opened
+                self._start(opened)
             except ImageFailed as failure:
                 self._ended.append(ArFailure(key, failure.code, failure.message, failure.retryable))
             except LostLease:
                 self._forget(key)
+            except Exception as error:
+                self._not_started(key, error)
 
-    def _start(self, request: ArRequest) -> None:
+    def _start(self, request: ArRequest | Row) -> None:
         try:
-            self._ended += self._engine.admit([request])
-        except Exception as error:  # one image must not take the batch with it
-            log.exception("admission_failed", row=request.key)
-            self._ended.append(ArFailure(request.key, "ar_error", f"planning failed: {type(error).__name__}", True))
+            self._ended += self._engine.admit([request])  # type: ignore[list-item] - its own open made it
+        except Exception as error:
+            self._not_started(request.key, error)
+
+    def _not_started(self, key: str, error: Exception) -> None:
+        """One image must not take the batch with it."""
+        log.error("admission_failed", row=key, exc_info=error)
+        self._ended.append(ArFailure(key, "ar_error", f"planning failed: {type(error).__name__}", True))
 
     def _collapsed(self, key: str) -> None:
         """No DiT time for a plan that repeats a handful of ids: once more with a derived seed, then it fails."""

@@ -163,6 +163,7 @@ def _metadata(order: PaintOrder, model: str) -> Metadata:
         guidance_scale=parameters.guidance_scale,
         temperature=parameters.temperature,
         top_p=parameters.top_p,
+        top_k=parameters.top_k,
         condition_images=len(order.inputs),
         model=model,
         job=ref.job_id,

@@ -113,7 +113,7 @@ class ArEngine:
     @property
     def running(self) -> tuple[str, ...]:
         """The keys of the rows, those whose prompts are still to be read last."""
-        return tuple(row.request.key for row in (*self._rows, *self._waiting))
+        return tuple(row.key for row in (*self._rows, *self._waiting))
 
     @property
     def unread(self) -> int:
@@ -123,7 +123,7 @@ class ArEngine:
     def drawn(self, key: str) -> tuple[int, ...]:
         """The tokens of a row so far, preview grid first."""
         for slot, row in enumerate(self._rows):
-            if row.request.key == key:
+            if row.key == key:
                 return tuple(self._runner.state.tokens[slot, : row.drawn].tolist())
         return ()
 
@@ -132,8 +132,15 @@ class ArEngine:
         return self._runner.decoder.weight_bytes + rows * positions * self._runner.cache.bytes_per_position
 
     @torch.inference_mode()
-    def admit(self, requests: Sequence[ArRequest]) -> list[ArFailure]:
-        """Take the requests that can be planned; their prompts are read in the next steps. Returns the others.
+    def open(self, request: ArRequest) -> Row:
+        """What a request starts from: its ids, for an edit those of its images. Raises ImageFailed.
+
+        Alone among the calls it may come from another thread, so that running rows need not wait for the images.
+        """
+        return Row(request, self._opener.read(request))
+
+    def admit(self, requests: Sequence[ArRequest | Row]) -> list[ArFailure]:
+        """Take those that can be planned, opened or not; their prompts are read in the next steps. Returns the others.
 
         Raises ValueError, before anything starts, for more requests than free slots or a key that is running.
         """
@@ -143,7 +150,7 @@ class ArEngine:
         refused = []
         for request in requests:
             try:
-                self._waiting.append(Row(request, self._opener.read(request)))
+                self._waiting.append(request if isinstance(request, Row) else self.open(request))
             except ImageFailed as error:
                 refused.append(ArFailure(request.key, error.code, error.message, error.retryable))
         return refused
@@ -162,11 +169,11 @@ class ArEngine:
     def evict(self, key: str) -> None:
         """Stop a row without a result. A key that is not running is no error: the row may just have ended."""
         for slot, row in enumerate(self._rows):
-            if row.request.key == key:
+            if row.key == key:
                 self._release(slot)
                 return
         for row in self._waiting:
-            if row.request.key == key:
+            if row.key == key:
                 if row is self._waiting[0]:
                     self._do(Abandon(len(self._rows), len(row.opening.ids)))
                 self._waiting.remove(row)
@@ -192,10 +199,10 @@ class ArEngine:
                 # how far the others came.
                 if self._leader is not None:
                     raise
-                log.exception("prompt_not_read", row=row.request.key)
-                self.evict(row.request.key)
+                log.exception("prompt_not_read", row=row.key)
+                self.evict(row.key)
                 reason = f"planning failed: {type(error).__name__}"
-                failed.append(ArFailure(row.request.key, "ar_error", reason, retryable=True))
+                failed.append(ArFailure(row.key, "ar_error", reason, retryable=True))
         return failed
 
     def _read(self, row: Row, part: list[int]) -> None:
@@ -205,7 +212,8 @@ class ArEngine:
         if end < len(row.opening.ids):
             return
         slot, drawn = len(self._rows), row.request
-        self._do(Start(slot, end, drawn.temperature, drawn.top_p, drawn.seed, positions[:, end:].tolist()))
+        sampling = drawn.temperature, drawn.top_p, drawn.top_k, drawn.seed
+        self._do(Start(slot, end, *sampling, positions[:, end:].tolist()))
         row.drawn = 1
         self._rows.append(self._waiting.popleft())
 
@@ -224,7 +232,7 @@ class ArEngine:
         ended: list[ArResult | ArFailure] = []
         for slot in reversed(range(len(self._rows))):  # from the end: a release moves the last row into the gap
             if broken[slot]:
-                key = self._rows[slot].request.key
+                key = self._rows[slot].key
                 ended.append(ArFailure(key, "nan_output", "the AR model's output was not a number", retryable=True))
             elif complete[slot]:
                 ended.append(self._result(slot))
@@ -237,7 +245,7 @@ class ArEngine:
         row = self._rows[slot]
         ids = self._runner.state.tokens[slot, row.opening.preview_tokens : row.opening.total_tokens].tolist()
         prior = PriorTokens(row.request.size.large_grid, tuple(ids))
-        return ArResult(row.request.key, prior, row.seconds, row.opening.condition)
+        return ArResult(row.key, prior, row.seconds, row.opening.condition)
 
     def _release(self, slot: int) -> None:
         """Free a slot; the last row moves into it, so that the running rows stay the first ones."""

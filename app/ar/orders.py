@@ -27,6 +27,7 @@ class Start:
     length: int
     temperature: float
     top_p: float
+    top_k: int
     seed: int
     positions: list[list[int]]
 

@@ -10,7 +10,7 @@ from app.domain.sizes import Size
 
 @dataclass(frozen=True, slots=True)
 class ArRequest:
-    """One image to plan. `key` names it among the running rows; temperature 0 is greedy.
+    """One image to plan. `key` names it among the running rows; temperature 0 is greedy, top-k 0 off.
 
     `images`: for an edit its condition images, RGB and of sizes that `app.pictures.prepare` gives.
     """
@@ -22,6 +22,7 @@ class ArRequest:
     temperature: float
     top_p: float
     images: tuple[Image, ...] = ()
+    top_k: int = 0
 
 
 @dataclass(frozen=True, slots=True)

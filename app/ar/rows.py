@@ -7,7 +7,7 @@ import torch
 
 from app.ar.opening import Opening
 from app.ar.request import ArRequest
-from app.ar.sampler import sample, sample_head, sample_whole
+from app.ar.sampler import EVERY, sample, sample_head, sample_whole
 
 
 @dataclass(slots=True)
@@ -20,6 +20,10 @@ class Row:
     read: int = 0
     drawn: int = 0
     admitted: float = field(default_factory=time.monotonic)
+
+    @property
+    def key(self) -> str:
+        return self.request.key
 
     @property
     def length(self) -> int:
@@ -50,13 +54,22 @@ class RowState:
         self.broken = torch.zeros(slots, device=device, dtype=torch.bool)
         self.temperature = torch.ones(slots, device=device, dtype=torch.float32)
         self.top_p = torch.zeros(slots, device=device, dtype=torch.float32)
+        self.top_k = torch.full((slots,), EVERY, device=device, dtype=torch.int64)
         #: By step: the tokens drawn, the uniform numbers they are drawn with, the rotary factors they are fed with.
         self.tokens = torch.zeros((slots, tokens), device=device, dtype=torch.int64)
         self.uniform = torch.zeros((slots, tokens), device=device, dtype=torch.float32)
         self.rotary = torch.zeros((slots, tokens, 2, rotary_dim), device=device, dtype=dtype)
 
     def start(
-        self, slot: int, *, length: int, temperature: float, top_p: float, uniform: torch.Tensor, rotary: torch.Tensor
+        self,
+        slot: int,
+        *,
+        length: int,
+        temperature: float,
+        top_p: float,
+        top_k: int,
+        uniform: torch.Tensor,
+        rotary: torch.Tensor,
     ) -> None:
         """Set a line for a row whose prompt of `length` tokens is stored and whose first token is still to be drawn."""
         self.step[slot] = 0
@@ -65,13 +78,16 @@ class RowState:
         self.broken[slot] = False
         self.temperature[slot] = temperature
         self.top_p[slot] = top_p
+        self.top_k[slot] = top_k
         self.uniform[slot, : uniform.shape[0]] = uniform.to(self.uniform.device)
         self.rotary[slot, : rotary.shape[0]] = rotary
 
     def draw_first(self, logits: torch.Tensor, slot: int) -> None:
         """Draw the first token of a row that has just started, from its prompt's logits [1, codes]."""
         line = slice(slot, slot + 1)
-        token, broken = sample(logits, self.temperature[line], self.top_p[line], self.uniform[line, 0])
+        token, broken = sample(
+            logits, self.temperature[line], self.top_p[line], self.top_k[line], self.uniform[line, 0]
+        )
         self.tokens[line, 0] = token
         self.fed[line] = token
         self.broken[line] |= broken
@@ -84,7 +100,7 @@ class RowState:
         rows = slots.shape[0]
         step = self.step[:rows] + self.live[:rows]
         token, broken, short = sample_head(
-            logits, self.temperature[:rows], self.top_p[:rows], self.uniform[slots, step]
+            logits, self.temperature[:rows], self.top_p[:rows], self.top_k[:rows], self.uniform[slots, step]
         )
         self.step[:rows] = step
         self.tokens[slots, step] = token
@@ -96,17 +112,21 @@ class RowState:
         """Replace the tokens that `draw` has drawn for the marked rows."""
         slots = short.nonzero()[:, 0]
         step = self.step[slots]
-        token = sample_whole(logits[slots], self.temperature[slots], self.top_p[slots], self.uniform[slots, step])
+        token = sample_whole(
+            logits[slots], self.temperature[slots], self.top_p[slots], self.top_k[slots], self.uniform[slots, step]
+        )
         self.tokens[slots, step] = token
         self.fed[slots] = token
 
     def move(self, source: int, target: int) -> None:
         for tensor in (
             self.step, self.live, self.prompt, self.fed, self.broken,
-            self.temperature, self.top_p, self.tokens, self.uniform, self.rotary,
+            self.temperature, self.top_p, self.top_k, self.tokens, self.uniform, self.rotary,
         ):  # fmt: skip
             tensor[target] = tensor[source]
 
     def retire(self, slot: int) -> None:
-        for tensor in (self.step, self.live, self.prompt):
+        # The nucleus too: a wide one would have the whole codebook sorted at every step, for a line that draws nothing.
+        for tensor in (self.step, self.live, self.prompt, self.top_p):
             tensor[slot] = 0
+        self.top_k[slot] = EVERY

@@ -91,12 +91,13 @@ class Runner:
         if order.slot != self._opening:
             self.cache.move(self._opening, order.slot, order.length)
             self._empty(self._opening, order.length)
-        temperature, top_p = sampling_parameters(order.temperature, order.top_p)
+        temperature, top_p, top_k = sampling_parameters(order.temperature, order.top_p, order.top_k)
         self.state.start(
             order.slot,
             length=order.length,
             temperature=temperature,
             top_p=top_p,
+            top_k=top_k,
             uniform=draw_ahead(order.seed, len(order.positions[0])),
             rotary=self.decoder.rotary(torch.tensor(order.positions)),
         )

@@ -8,11 +8,13 @@ import torch
 
 #: Tokens of the distribution's head that hold the nucleus almost always, so that a CPU need not sort the codebook.
 _HEAD = 64
+#: A top-k that allows the whole codebook, whatever its size.
+EVERY = 2**31 - 1
 
 
-def sampling_parameters(temperature: float, top_p: float) -> tuple[float, float]:
-    """What `sample` takes for a request: greedy (temperature 0) is a nucleus of one token."""
-    return (1.0, 0.0) if temperature == 0 else (temperature, top_p)
+def sampling_parameters(temperature: float, top_p: float, top_k: int) -> tuple[float, float, int]:
+    """What `sample` takes for a request: greedy (temperature 0) is a nucleus of one token, top-k 0 is the codebook."""
+    return (1.0, 0.0, EVERY) if temperature == 0 else (temperature, top_p, top_k or EVERY)
 
 
 def draw_ahead(seed: int, count: int) -> torch.Tensor:
@@ -21,52 +23,65 @@ def draw_ahead(seed: int, count: int) -> torch.Tensor:
 
 
 def sample(
-    logits: torch.Tensor, temperature: torch.Tensor, top_p: torch.Tensor, uniform: torch.Tensor
+    logits: torch.Tensor, temperature: torch.Tensor, top_p: torch.Tensor, top_k: torch.Tensor, uniform: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Next tokens [rows] int64 and whether a row's logits were broken [rows] bool, from codebook logits [rows, codes].
 
-    The nucleus is that of transformers' TopPLogitsWarper: the smallest set of most probable tokens whose probability
-    together reaches `top_p`, at least one. The token is the inverse of its cumulative distribution at `uniform`.
-    A broken row (NaN, or infinity) gets token 0.
+    As transformers' TopKLogitsWarper and TopPLogitsWarper, one after the other: of the `top_k` most probable tokens the
+    smallest set whose probability together reaches `top_p` of theirs, at least one. The token is the inverse of its
+    cumulative distribution at `uniform`. A broken row (NaN, or infinity) gets token 0.
     """
-    drawn, broken, short = sample_head(logits, temperature, top_p, uniform)
+    drawn, broken, short = sample_head(logits, temperature, top_p, top_k, uniform)
     if bool(short.any()):
-        drawn[short] = sample_whole(logits[short], temperature[short], top_p[short], uniform[short])
+        drawn[short] = sample_whole(logits[short], temperature[short], top_p[short], top_k[short], uniform[short])
     return drawn, broken
 
 
 def sample_head(
-    logits: torch.Tensor, temperature: torch.Tensor, top_p: torch.Tensor, uniform: torch.Tensor
+    logits: torch.Tensor, temperature: torch.Tensor, top_p: torch.Tensor, top_k: torch.Tensor, uniform: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """As `sample`, without a decision on the host, so that it can be compiled or captured.
 
-    The third result [rows] bool marks rows whose nucleus is larger than the head that a CPU looks at; their tokens are
-    to be drawn again by `sample_whole`. Other devices sort all: asking them would stall, and sorting is fast there.
+    The third result [rows] bool marks rows whose nucleus may be larger than the head that a CPU looks at; their tokens
+    are to be drawn again by `sample_whole`. Other devices sort all: asking them would stall, and sorting is fast there.
     """
     probabilities = torch.softmax(logits.float() / temperature[:, None], dim=-1)
+    codes = probabilities.shape[-1]
     if logits.device.type == "cpu":
-        ordered, tokens = torch.topk(probabilities, min(_HEAD, probabilities.shape[-1]))
+        ordered, tokens = torch.topk(probabilities, min(_HEAD, codes))
     else:
         ordered, tokens = torch.sort(probabilities, dim=-1, descending=True)
+    head = ordered.shape[-1]
     cumulative = ordered.cumsum(dim=-1)
     # One NaN or +infinity among the logits makes the whole row of probabilities NaN.
     broken = cumulative[:, 0].isnan()
-    short = (cumulative[:, -1] < top_p) & (ordered.shape[-1] < probabilities.shape[-1])
-    return _draw(tokens, cumulative, top_p, uniform).masked_fill(broken, 0), broken, short
+    # With all the codebook allowed its sum is known; what fewer tokens sum up to is not, when some are past the head.
+    unseen = torch.where(top_k >= codes, cumulative[:, -1] < top_p, top_k > head)
+    short = unseen & (head < codes)
+    return _draw(tokens, cumulative, codes, top_p, top_k, uniform).masked_fill(broken, 0), broken, short
 
 
 def sample_whole(
-    logits: torch.Tensor, temperature: torch.Tensor, top_p: torch.Tensor, uniform: torch.Tensor
+    logits: torch.Tensor, temperature: torch.Tensor, top_p: torch.Tensor, top_k: torch.Tensor, uniform: torch.Tensor
 ) -> torch.Tensor:
     """As `sample` for rows that are not broken, looking at the whole codebook."""
     probabilities = torch.softmax(logits.float() / temperature[:, None], dim=-1)
     ordered, tokens = torch.sort(probabilities, dim=-1, descending=True)
-    return _draw(tokens, ordered.cumsum(dim=-1), top_p, uniform)
+    return _draw(tokens, ordered.cumsum(dim=-1), probabilities.shape[-1], top_p, top_k, uniform)
 
 
-def _draw(tokens: torch.Tensor, cumulative: torch.Tensor, top_p: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+def _draw(
+    tokens: torch.Tensor,
+    cumulative: torch.Tensor,
+    codes: int,
+    top_p: torch.Tensor,
+    top_k: torch.Tensor,
+    uniform: torch.Tensor,
+) -> torch.Tensor:
     """Draw from `tokens` [rows, n], most probable first and the whole nucleus among them."""
-    last = (cumulative[:, :-1] < top_p[:, None]).sum(dim=-1, keepdim=True)
+    end = (top_k - 1).clamp(max=tokens.shape[-1] - 1)[:, None]
+    most = torch.where(top_k >= codes, 1.0, cumulative.gather(1, end).squeeze(1))
+    last = (cumulative[:, :-1] < (top_p * most)[:, None]).sum(dim=-1, keepdim=True).minimum(end)
     target = cumulative.gather(1, last) * uniform[:, None]
     rank = (cumulative <= target).sum(dim=-1, keepdim=True)
     return tokens.gather(1, torch.minimum(rank, last)).squeeze(1)

@@ -100,6 +100,10 @@ class SrtEngine:
     def running(self) -> tuple[str, ...]:
         return tuple(self._rows)
 
+    def open(self, request: ArRequest) -> ArRequest:
+        """The request itself: the server reads it."""
+        return request
+
     def admit(self, admitted: Sequence[ArRequest]) -> list[ArFailure]:
         """Take requests for the next batch; returns those that cannot be planned, which take no slot."""
         refused = []
@@ -127,8 +131,9 @@ class SrtEngine:
     def evict(self, key: str) -> None:
         """Forget a row; a batch that holds it runs on, and its answer for the row is dropped."""
         row = self._rows.pop(key, None)
-        if row in self._fresh:
-            self._fresh.remove(row)
+        for waiting in (self._fresh, self._again):
+            if row in waiting:
+                waiting.remove(row)
 
     def _send(self) -> None:
         while len(self._sent) < self._batches and (self._again or self._fresh):
@@ -199,6 +204,7 @@ def _body(batch: list[_Row]) -> dict[str, Any]:
             {
                 "temperature": row.request.temperature,
                 "top_p": row.request.top_p,
+                "top_k": row.request.top_k or -1,
                 "max_new_tokens": size.preview_grid.tokens + size.large_grid.tokens,
                 "ignore_eos": True,
                 "sampling_seed": row.request.seed,

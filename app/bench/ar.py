@@ -38,7 +38,7 @@ class Plan:
 #: 2.64 is what a dedicated AR server gains over generate in the table published for GLM-Image on accelerators.
 SMALL = Plan(blocks=16, block=16, warm_up=2, limits={1: 3.0} | dict.fromkeys((4, 8, 16, 32), 2.64))
 #: All the time is in reading weights, or for many rows in multiplying: both sides can only be as fast as the machine.
-MID = Plan(blocks=7, block=2, warm_up=1, limits=dict.fromkeys(BATCHES, 1.0))
+MID = Plan(blocks=11, block=2, warm_up=1, limits=dict.fromkeys(BATCHES, 1.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ class Metadata:
     guidance_scale: float
     temperature: float
     top_p: float
+    top_k: int
     condition_images: int
     model: str
     job: str

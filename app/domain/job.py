@@ -50,6 +50,7 @@ class Parameters:
     top_p: float
     output_format: str
     embed_metadata: bool = True
+    top_k: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ def test_submit_answers_202_with_everything_that_was_decided(http):
         "guidance_scale": 1.5,
         "temperature": 0.9,
         "top_p": 0.75,
+        "top_k": 0,
         "output_format": "png",
         "embed_metadata": True,
     }
@@ -95,6 +96,7 @@ def test_seeds_wrap_at_2_to_the_32(http):
         ("temperature", 1e-40),
         ("top_p", 0),
         ("top_p", 1.1),
+        ("top_k", -1),
         ("output_format", "gif"),
         ("webhook_url", "ftp://x/"),
         ("webhook_url", "http://user:pw@x/"),

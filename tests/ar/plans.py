@@ -18,8 +18,9 @@ def request(
     seed: int = 0,
     temperature: float = 0.9,
     top_p: float = 0.75,
+    top_k: int = 0,
 ) -> ArRequest:
-    return ArRequest(key=key, prompt=prompt, size=Size.parse(size), seed=seed, temperature=temperature, top_p=top_p)
+    return ArRequest(key, prompt, Size.parse(size), seed, temperature, top_p, top_k=top_k)
 
 
 def edit(key: str, images: tuple[Image, ...], *, prompt: str = "make the circle green", **fields: Any) -> ArRequest:

@@ -28,7 +28,7 @@ MIXED = [
     request("small", prompt="a", size="32x32", seed=1),
     request("square", prompt=PROMPT, size="128x128", seed=2),
     request("wide", prompt="a small green star above a big blue triangle, in the snow", size="256x64", seed=3),
-    request("tall", prompt="猫", size="40x200", seed=4, temperature=5.0, top_p=1.0),
+    request("tall", prompt="猫", size="40x200", seed=4, temperature=5.0, top_p=1.0, top_k=100),
     request("greedy", prompt=PROMPT, size="128x96", temperature=0),
     request("long", prompt="star " * 40, size="64x64", seed=6, top_p=0.99, temperature=1.5),
 ]
@@ -86,7 +86,7 @@ def test_a_rows_logits_are_the_same_bits_in_any_company(name, engines, monkeypat
     engine.admit([request("e", seed=1), request("f", prompt="long " * 45)])
     for _ in range(20):
         engine.step()
-    assert all(map(torch.equal, seen, expected))
+    assert torch.equal(torch.stack(seen), torch.stack(expected))
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +175,13 @@ def resident():
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
+def test_the_likeliest_token_alone_is_what_greedy_draws(engines):
+    planned = plan(
+        engines["tiny"], request("greedy", temperature=0), request("first", top_k=1, top_p=1.0, temperature=2.0)
+    )
+    assert planned["first"] == planned["greedy"]
+
+
 def test_the_seed_decides(engines):
     engine = engines["tiny"]
     first = plan(engine, request("a", seed=5), request("b", seed=6), request("c", seed=5))
@@ -226,6 +233,25 @@ def test_a_refused_request_harms_no_other(engines):
     assert "256" in refused[0].message
     assert engine.running == ("fine",)
     assert finish(engine)["fine"].prior.ids == plan(engine, request("fine", seed=3))["fine"]
+
+
+def test_a_line_that_fills_up_never_has_the_codebook_sorted(engines, monkeypatch):
+    """Whatever the row drew from that had it before."""
+    engine = engines["tiny"]
+    again, draw_again = [], engine._runner.state.draw_again
+    monkeypatch.setattr(
+        engine._runner.state,
+        "draw_again",
+        lambda logits, short: (again.append(short.nonzero()[:, 0].tolist()), draw_again(logits, short)),
+    )
+    engine.admit([request("narrow", top_p=0.0001), request("wide", temperature=5.0, top_p=1.0)])
+    for _ in range(5):
+        engine.step()
+    assert again == [[1]] * 5
+    engine.evict("wide")
+    for _ in range(5):
+        engine.step()
+    assert len(again) == 5
 
 
 def test_admitting_too_many_or_a_key_twice_starts_nothing(engines):

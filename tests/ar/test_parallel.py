@@ -104,9 +104,9 @@ def watch():
         time.sleep(0.0005)
 
 place = SimpleNamespace(rank=1, size=int(sys.argv[2])) if sys.argv[2] != "1" else None
-weights = Weights.load(Checkpoint(Path(sys.argv[1])))
 before, peaks = anonymous(), []
 threading.Thread(target=watch, daemon=True).start()
+weights = Weights.load(Checkpoint(Path(sys.argv[1])))
 decoder = Decoder(weights, torch.device("cpu"), torch.bfloat16, ranks=place)
 print(max([*peaks, anonymous()]) - before)
 """

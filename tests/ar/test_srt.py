@@ -99,6 +99,16 @@ def test_one_poisonous_row_does_not_take_the_others_with_it(engine, server):
     assert {key for key, item in ended.items() if isinstance(item, ArFailure)} == {"bad"}
 
 
+def test_a_row_taken_out_while_its_batch_is_tried_again_is_not_sent(engine, server):
+    server.fault = lambda body: Response(status=500) if len(body["input_ids"]) > 1 else None
+    engine.admit([request(key, temperature=0) for key in "abcd"])
+    while not engine._again:
+        engine.step()
+    engine.evict("d")
+    assert set(finish(engine)) == {"a", "b", "c"}
+    assert server.batches == [4, 1, 1, 1]
+
+
 def test_a_server_that_is_away_fails_rows_that_may_be_retried(tiny_checkpoint):
     engine = SrtEngine.load(
         tiny_checkpoint, "http://127.0.0.1:1", slots=2, batches=1, max_prompt_tokens=200, timeout_s=1.0

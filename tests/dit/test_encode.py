@@ -33,7 +33,7 @@ def test_unknown_formats_are_named():
 
 
 def _said(prompt):
-    return Metadata(prompt, "80x48", 7, 12, 1.5, 0.9, 0.75, 0, "demo", "job_1", 2)
+    return Metadata(prompt, "80x48", 7, 12, 1.5, 0.9, 0.75, 0, 0, "demo", "job_1", 2)
 
 
 def _read(output_format, metadata):

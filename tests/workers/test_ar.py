@@ -226,6 +226,15 @@ def test_an_edit_whose_picture_is_gone_fails_alone(worker, store, blobs, bounds)
     assert store.get(gone).images[0].failure.code == "input_missing"
 
 
+def test_an_edit_whose_stored_picture_is_damaged_fails_alone(worker, store, blobs, bounds):
+    job = _edit(store, blobs, bounds, "red")
+    data = b"not a picture"
+    blobs.put(f"jobs/{job}/inputs/0.png", data, "image/png", hashlib.sha256(data).digest())
+    good = _submit(store)
+    _run_until(worker, lambda: _states(store, job) == [S.FAILED] and _states(store, good) == [S.PLANNED])
+    assert store.get(job).images[0].failure.code == "input_missing"
+
+
 def test_a_row_ends_at_its_deadline_and_its_company_goes_on(worker, engine, store, client):
     late, other = _submit(store, "128x128"), _submit(store, "64x64")
     seconds, micros = client.time()
