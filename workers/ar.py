@@ -174,7 +174,7 @@ class ArWorker:
 
     def _start(self, request: ArRequest | Row) -> None:
         try:
-            self._ended += self._engine.admit([request])  # type: ignore[list-item] - its own open made it
+            self._ended += self._engine.admit([request])  # type: ignore[list-item]  # its own open made it
         except Exception as error:
             self._not_started(request.key, error)
 
