@@ -56,6 +56,7 @@ class ImageOut(BaseModel):
     content_type: str | None
     bytes: int | None
     sha256: str | None
+    step_cache: str | None = Field(description="the DiT's shortcut, which changes pictures a little; null: none")
     content_url: str | None
     thumbnail_url: str | None = Field(description="WebP of at most 256 pixels on the longer side")
 

@@ -65,6 +65,7 @@ def image_view(job: Job, image: Image, base_url: str) -> dict[str, Any]:
         "content_type": stored.content_type if stored else None,
         "bytes": stored.size if stored else None,
         "sha256": stored.sha256 if stored else None,
+        "step_cache": stored.step_cache if stored else None,
         "content_url": content_url if stored else None,
         "thumbnail_url": f"{content_url}?variant=thumbnail" if stored and stored.thumbnail else None,
     }

@@ -2,6 +2,7 @@
 
 import threading
 
+import structlog
 import torch
 
 from app import devices
@@ -16,6 +17,8 @@ from app.ranks import Follower, Leader
 from app.settings import Settings
 from workers import selftest
 from workers.process import patiently
+
+log = structlog.get_logger(__name__)
 
 ArBackend = ArEngine | SrtEngine
 
@@ -50,6 +53,7 @@ def _local(settings: Settings) -> ArEngine:
         )
     selftest.check_attention(device, dtype)
     selftest.check_ar(engine)
+    log.info("engine_ready", graph=engine.graph, slots=engine.free_slots, ranks=settings.ar_tp)
     return engine
 
 

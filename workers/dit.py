@@ -188,7 +188,9 @@ def run(settings: Settings) -> bool:
     with heartbeat:
         engine = dit_engine.load(settings)
         blobs = wiring.worker_blobs(settings)
-        uploader = Uploader(blobs, store, stages, heartbeat, model=settings.checkpoint.name)
+        uploader = Uploader(
+            blobs, store, stages, heartbeat, model=settings.checkpoint.name, step_cache=engine.step_cache
+        )
         worker = DitWorker(engine, store, stages, blobs, heartbeat, uploader, name=name)
         _consume(settings, worker)
         uploader.close(settings.stop_grace_s)

@@ -43,9 +43,18 @@ class Uploader:
     """
 
     def __init__(
-        self, blobs: BlobStore, store: JobStore, stages: Stages, heartbeat: Heartbeat, *, model: str = ""
+        self,
+        blobs: BlobStore,
+        store: JobStore,
+        stages: Stages,
+        heartbeat: Heartbeat,
+        *,
+        model: str = "",
+        step_cache: str | None = None,
     ) -> None:
+        """`model`, `step_cache`: what the pictures are painted with, told in their files and records."""
         self._model = model
+        self._step_cache = step_cache
         self._blobs = blobs
         self._store = store
         self._stages = stages
@@ -99,7 +108,7 @@ class Uploader:
             stored = self._put(order, key, *encode(painted.pixels, output_format, metadata))
         finally:
             wait([small])  # what goes wrong below may remove both
-        stored = replace(stored, thumbnail=small.result().key)
+        stored = replace(stored, thumbnail=small.result().key, step_cache=self._step_cache)
         self._patiently(order, lambda: self._commit(order, stored))
         log.info("completed", image=str(ref), bytes=stored.size)
 

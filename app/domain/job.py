@@ -61,13 +61,17 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """A committed picture in object storage. Its bytes never change. `thumbnail`: key of the WebP beside it."""
+    """A committed picture in object storage. Its bytes never change. `thumbnail`: key of the WebP beside it.
+
+    `step_cache`: the shortcut it was painted with, which changes pictures a little; None: none.
+    """
 
     key: str
     content_type: str
     size: int
     sha256: str
     thumbnail: str | None = None
+    step_cache: str | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -186,6 +186,7 @@ class JobStore(JobReads):
                 stored.sha256,
                 steps,
                 stored.thumbnail or "",
+                stored.step_cache or "",
             )
         if not done:
             raise LostLease(str(lease.ref))

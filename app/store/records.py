@@ -27,6 +27,7 @@ IMAGE_FIELDS = (
     "bytes",
     "sha256",
     "thumbnail_key",
+    "step_cache",
     "error_code",
     "error_message",
 )
@@ -95,7 +96,12 @@ def _load_image(index: int, values: Sequence[bytes | None]) -> Image:
         completed_at=_number(record["completed_at"]),
         prior_grid=Grid(int(text["prior_height"]), int(text["prior_width"])) if "prior_height" in text else None,
         stored=StoredObject(
-            text["object_key"], text["content_type"], int(text["bytes"]), text["sha256"], text.get("thumbnail_key")
+            text["object_key"],
+            text["content_type"],
+            int(text["bytes"]),
+            text["sha256"],
+            text.get("thumbnail_key"),
+            text.get("step_cache"),
         )
         if "object_key" in text
         else None,

@@ -9,6 +9,7 @@ from app import keys
 from app.domain.messages import ImageRef
 from app.domain.states import ImageState
 from app.errors import ImageFailed, Unavailable
+from app.views import job_view
 from tests.servers import wait_until
 from tests.store.orders import PLAN, plan, submit
 from workers.uploader import Painted, Uploader
@@ -57,6 +58,17 @@ def test_a_picture_is_encoded_uploaded_and_committed(store, stages, heartbeat, b
     assert np.array_equal(np.asarray(_read(blobs, image.stored.key)), painted.pixels)
     small = _read(blobs, image.stored.thumbnail)
     assert (small.format, small.size) == ("WEBP", (6, 4))
+
+
+def test_the_record_tells_with_which_shortcut_a_picture_was_painted(store, stages, heartbeat, blobs):
+    for step_cache in (None, "first-block:0.1"):
+        uploader = Uploader(blobs, store, stages, heartbeat, step_cache=step_cache)
+        painted = _painted(store)
+        uploader.submit(painted)
+        uploader.close(10)
+        assert _image(store, painted).stored.step_cache == step_cache
+        job = store.get(painted.order.lease.ref.job_id)
+        assert job_view(job, "http://localhost")["images"][0]["step_cache"] == step_cache
 
 
 def test_an_upload_is_repeated_alone_while_the_lease_is_kept(store, stages, heartbeat, blobs):
