@@ -94,7 +94,6 @@ def test_compiled_blocks_paint_the_same(tiny_checkpoint, engines):
     engine = load(tiny_checkpoint, compile=True)
     engine.warm_up()
     for request in (
-        paint_request(size="128x64"),
         paint_request(size="100x160", prompt='"abc"'),
         edit_request("tiny", PICTURES[:2], size="96x96"),
     ):

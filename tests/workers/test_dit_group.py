@@ -72,17 +72,3 @@ def test_a_killed_rank_ends_its_group_and_the_image_is_painted_elsewhere(
     uploader.close(30)
     image = _image(store, long)
     assert (image.state, image.dit_attempts) == (ImageState.SUCCEEDED, 2)
-
-
-def test_heads_that_do_not_divide_refuse_to_start_with_one_sentence(servers, tiny_checkpoint):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PLANPAINT_")}
-    ended = subprocess.run(
-        [sys.executable, "-m", "app.cli", "dit", "--sp", "5"],
-        env=clean | servers.environment | {"PLANPAINT_CHECKPOINT": str(tiny_checkpoint.folder)},
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert ended.returncode == 78
-    assert "the 12 attention heads of this model do not divide" in ended.stderr

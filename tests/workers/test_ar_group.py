@@ -1,0 +1,71 @@
+"""`planpaint ar --tp 2` as an operator runs it: two processes that plan together, and die together."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from app import wiring
+from app.ar.engine import ArEngine
+from app.domain.messages import ImageRef
+from app.domain.states import ImageState
+from app.store.jobs import JobStore
+from tests.servers import wait_until
+from tests.workers.test_ar import _run_until, _states, _submit
+from tests.workers.test_dit_group import children
+from workers.ar import ArWorker
+
+S = ImageState
+
+
+@pytest.fixture
+def group(servers, client, tiny_checkpoint, tmp_path):
+    """The leader; it starts its follower itself. `client`: on an empty database."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PLANPAINT_")}
+    settings = {"PLANPAINT_CHECKPOINT": str(tiny_checkpoint.folder), "PLANPAINT_LEASE_S": "1"}
+    with (tmp_path / "group.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "app.cli", "ar", "--tp", "2"],
+            env=clean | servers.environment | settings,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_dead_rank_ends_the_group_and_another_worker_takes_over(
+    group, client, stages, blobs, heartbeat, tiny_checkpoint
+):
+    store = JobStore(client, lease_ms=1000, hint_ms=1000, max_attempts=3)
+    quick, long = _submit(store), _submit(store, size="512x512", seed=4)
+    wait_until(lambda: _states(store, quick) == [S.PLANNED], timeout=120, what="a plan of two ranks")
+    assert _states(store, long) == [S.PLANNING]
+    (follower,) = children(group.pid)
+    os.kill(follower, signal.SIGKILL)
+    assert group.wait(10) not in (0, os.EX_CONFIG)
+
+    ref = ImageRef(long, 0)
+    wait_until(lambda: ref in store.due(10), what="the lease's end")
+    store.sweep(ref)
+    engine = ArEngine.load(
+        tiny_checkpoint,
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+        slots=4,
+        max_prompt_tokens=256,
+        max_pixels=512 * 512,
+    )
+    stream = wiring.ar_stream(client, "w1")
+    stream.ensure_groups()
+    alone = ArWorker(engine, stream, store, stages, blobs, heartbeat, name="w1", min_distinct=0.0)
+    again = _submit(store)
+    _run_until(alone, lambda: [*_states(store, long), *_states(store, again)] == [S.PLANNED] * 2)
+    assert store.get(long).images[0].ar_attempts == 2
+    assert store.plan(ImageRef(again, 0)) == store.plan(ImageRef(quick, 0))  # what two ranks had planned
+    alone.release_all()
