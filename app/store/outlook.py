@@ -10,6 +10,7 @@ from app.domain.estimate import Load, Outlook, outlook
 from app.domain.job import Job
 from app.domain.messages import ImageRef
 from app.domain.states import ImageState
+from app.store.scripts import TURN
 from app.store.workers import WorkerRegistry
 
 #: A picture of the load is believed for so long, seconds.
@@ -69,7 +70,14 @@ class Outlooks:
         ):
             index = next((image.index for image in job.images if image.state is state), None)
             if index is not None:
+                member = str(ImageRef(job.id, index))
                 with translated():
-                    rank = self._client.zrank(queue, str(ImageRef(job.id, index)))
-                return None if rank is None else int(rank)
+                    pipe = self._client.pipeline(transaction=False)
+                    pipe.zrank(queue, member)
+                    pipe.zrank(keys.line(job.priority, job.owner), member)
+                    pipe.hlen(keys.ACTIVE)
+                    rank, held, owners = pipe.execute()
+                if rank is None:
+                    return None
+                return int(rank) if held is None else min(int(rank), (TURN + held + 1) * owners - 1)
         return None
