@@ -10,7 +10,6 @@ from app.domain.estimate import Load, Outlook, outlook
 from app.domain.job import Job
 from app.domain.messages import ImageRef
 from app.domain.states import ImageState
-from app.store.scripts import TURN
 from app.store.workers import WorkerRegistry
 
 #: A picture of the load is believed for so long, seconds.
@@ -75,9 +74,12 @@ class Outlooks:
                     pipe = self._client.pipeline(transaction=False)
                     pipe.zrank(queue, member)
                     pipe.zrank(keys.line(job.priority, job.owner), member)
+                    pipe.scard(keys.turn(job.priority, job.owner))
                     pipe.hlen(keys.ACTIVE)
-                    rank, held, owners = pipe.execute()
-                if rank is None:
-                    return None
-                return int(rank) if held is None else min(int(rank), (TURN + held + 1) * owners - 1)
+                    rank, held, turn, owners = pipe.execute()
+                if rank is None or not turn or state is ImageState.PLANNED:
+                    return rank if rank is None else int(rank)
+                # Keys take turns: of each other one about as many are served as of this one.
+                mine = turn if held is None else turn + held + 1
+                return min(int(rank), mine * owners - 1)
         return None

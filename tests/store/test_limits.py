@@ -42,10 +42,10 @@ def test_images_that_have_not_ended_are_counted_and_each_end_makes_room(store):
 def test_a_refused_submit_writes_nothing(store, client):
     limits = Limits(images=2, pixels=4 * PIXELS)
     _submit(store, 2, limits)
-    before = {key: client.dump(key) for key in client.keys()}
+    before = {key: client.dump(key) for key in client.scan_iter()}
     with pytest.raises(LimitReached):
         _submit(store, 1, limits, key=IdempotencyKey("k", "f", 1000))
-    assert {key: client.dump(key) for key in client.keys()} == before
+    assert {key: client.dump(key) for key in client.scan_iter()} == before
 
 
 def test_pixels_fill_up_again_by_the_minute(store):

@@ -167,7 +167,7 @@ def test_any_course_of_events_ends_every_image_and_leaves_no_count(store, stream
     states = {image.state for ref in refs for image in store.get(ref.job_id).images}
     assert states <= {ImageState.SUCCEEDED, ImageState.CANCELED}
     assert client.zcard(keys.DUE) == 0
-    left = [key.decode() for key in client.keys() if key.startswith((keys.LINES.encode(), keys.TURNS.encode()))]
+    left = [key.decode() for key in client.scan_iter() if key.startswith((keys.LINES.encode(), keys.TURNS.encode()))]
     assert left == []
     assert not client.exists(keys.ACTIVE)
     assert client.xlen(keys.AR_REALTIME) == client.xlen(keys.AR_BATCH) == 0
