@@ -17,7 +17,7 @@ from app import keys, wiring
 from app.domain.access import LimitChanges, Scope
 from app.domain.messages import ImageRef
 from app.store.api_keys import ApiKeys
-from tests.api.conftest import running
+from tests.api.conftest import make_key, running
 from tests.api.orders import finish, planned
 from tests.servers import wait_until
 
@@ -371,6 +371,7 @@ def test_the_queue_position_of_a_light_key_is_not_that_of_the_queue(keyed, regis
 
 @pytest.fixture(scope="module")
 def guarded(servers, tmp_path_factory):
+    make_key(servers)
     with running(
         servers,
         tmp_path_factory.mktemp("guarded"),

@@ -15,10 +15,8 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from api.application import build
 from api.describe import describe
-from app.domain.access import LimitChanges, Scope
 from app.settings import load
-from app.store.api_keys import ApiKeys
-from tests.api.conftest import Live, running
+from tests.api.conftest import Live, make_key, running
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "6"))
 
@@ -26,6 +24,7 @@ EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "6"))
 @pytest.fixture(scope="session")
 def quick(servers, tmp_path_factory) -> Iterator[Live]:
     """A process whose waits are short: nobody works behind it."""
+    make_key(servers)
     with running(
         servers,
         tmp_path_factory.mktemp("quick"),
@@ -40,9 +39,9 @@ def quick(servers, tmp_path_factory) -> Iterator[Live]:
 
 
 @pytest.fixture
-def secret(client) -> str:
-    """A key that may do all. What is described to need one is tried without it, too."""
-    return ApiKeys(client).create("fuzz", list(Scope), LimitChanges())[1]
+def secret(servers, client) -> str:
+    """On an empty database. What is described to need a key is tried without it, too."""
+    return make_key(servers)
 
 
 schema = schemathesis.openapi.from_dict(describe(build(load({})).api_doc))
