@@ -124,8 +124,8 @@ def _refuse_without_keys(effective: Settings) -> None:
         # It lets nobody in until Redis knows a key.
         return
     raise Misconfigured(
-        f"there is no API key yet, and {effective.api_host} may be reached by others: run `planpaint keys create NAME` "
-        f"first, or set {PREFIX}API_KEYS=off when something before it knows the callers"
+        f"there is no API key yet, and a service on {effective.api_host} is to ask for one: run "
+        f"`planpaint keys create NAME` first, or set {PREFIX}API_KEYS=off when something before it knows the callers"
     )
 
 

@@ -12,7 +12,7 @@ from app.domain.prior import Plan, PriorTokens, pack_all, unpack_all
 from app.domain.sizes import Grid
 from app.domain.states import ImageState
 from app.errors import KeyReused, LimitReached, LostLease, NotFound, QueueFull
-from app.store.quotas import WINDOW_MS, left
+from app.store.quotas import WINDOW_MS
 from app.store.reads import JobReads, pairs_of
 from app.store.records import dump_request, load_request
 from app.store.scripts import Scripts
@@ -136,12 +136,12 @@ class JobStore(JobReads):
             raise KeyReused("this Idempotency-Key came with another request before")
         usage = Usage(int(active), int(pixels_ms))
         if outcome in ("queue", "images", "pixels"):
-            raise self._refusal(outcome, limits, usage)
+            raise self._refusal(outcome, limits, usage, parameters.n * parameters.size.pixels)
         deadline_ms = None if deadline == "-" else int(deadline)
         repeated = outcome == "repeat"
         return Submitted(first, repeated, int(created_at), deadline_ms, int(ahead), None if repeated else usage)
 
-    def _refusal(self, limit: str, limits: Limits, usage: Usage) -> LimitReached | QueueFull:
+    def _refusal(self, limit: str, limits: Limits, usage: Usage, pixels: int) -> LimitReached | QueueFull:
         if limit == "queue":
             return QueueFull(f"{self._max_queued} images may wait here, and this job would be more")
         if limit == "images":
@@ -150,7 +150,8 @@ class JobStore(JobReads):
             )
             return LimitReached("images", detail, left=max(0, limits.images - usage.images), wait_ms=None)
         detail = f"this key may ask for {limits.pixels} pixels a minute, and this job would be more"
-        return LimitReached("pixels", detail, left=left(limits.pixels, usage.pixels_ms), wait_ms=usage.pixels_ms)
+        missing = -(-limits.pixels * usage.pixels_ms // WINDOW_MS)
+        return LimitReached("pixels", detail, left=max(0, pixels - missing), wait_ms=usage.pixels_ms)
 
     def cancel(self, ref: ImageRef) -> ImageState:
         return self.cancel_all([ref])[0]

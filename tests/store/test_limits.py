@@ -57,6 +57,7 @@ def test_pixels_fill_up_again_by_the_minute(store):
     # Three quarters are used and a half is asked for: a quarter of the minute, less what has passed.
     assert WINDOW_MS / 8 < caught.value.wait_ms <= WINDOW_MS / 4
     assert caught.value.policy == "pixels"
+    assert 0.99 * PIXELS <= caught.value.left < 2 * PIXELS
     _submit(store, 1, limits)
     _submit(store, 4, limits, owner="key_two")
 
