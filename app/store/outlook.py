@@ -77,9 +77,11 @@ class Outlooks:
                     pipe.scard(keys.turn(job.priority, job.owner))
                     pipe.hlen(keys.ACTIVE)
                     rank, held, turn, owners = pipe.execute()
-                if rank is None or not turn or state is ImageState.PLANNED:
-                    return rank if rank is None else int(rank)
+                if rank is None:
+                    return None
+                if not turn or state is ImageState.PLANNED:
+                    return int(rank)
                 # Keys take turns: of each other one about as many are served as of this one.
                 mine = turn if held is None else turn + held + 1
-                return min(int(rank), mine * owners - 1)
+                return min(int(rank), int(mine * max(1, owners) - 1))
         return None
