@@ -130,6 +130,22 @@ def test_each_route_needs_its_scope(keyed, registry):
             assert (body.get("error") or body)["code"] == "insufficient_scope"
 
 
+def test_every_operation_is_described_with_its_refusals(keyed):
+    spec = keyed.test_client().get("/openapi.json").get_json()
+    assert spec["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    for path, item in spec["paths"].items():
+        for method, operation in item.items():
+            if path.startswith("/v1/"):
+                assert operation["security"] == [{"key": []}], (method, path)
+                assert {"401", "403", "429", "503"} <= set(operation["responses"]), (method, path)
+                assert "Retry-After" in operation["responses"]["429"]["headers"]
+                (kind,) = operation["responses"]["401"]["content"]
+                assert kind == ("application/json" if path.startswith(OPENAI) else "application/problem+json")
+            else:
+                assert "security" not in operation
+                assert "401" not in operation["responses"]
+
+
 def test_admin_endpoints_exist(keyed):
     assert {rule.endpoint for rule in keyed.url_map.iter_rules()} >= ADMIN_ENDPOINTS
 
