@@ -8,7 +8,8 @@ from flask_openapi import Info, OpenAPI
 from flask_openapi_swagger.plugins import RegisterPlugin
 from werkzeug.exceptions import BadRequest, RequestEntityTooLarge, UnsupportedMediaType
 
-from api import deliveries, events, jobs, openai, operations, problems
+from api import access, deliveries, events, jobs, openai, operations, problems
+from api.gate import Gate
 from api.hygiene import Hygiene
 from api.images import MOST_IMAGES, ImageIntake
 from api.parts import Parts
@@ -51,6 +52,7 @@ def build(effective: Settings) -> Flask:
     # Keys keep the order that the views give them.
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.extensions["planpaint"] = _parts(effective)
+    access.register(app)
     app.before_request(_check_body)
     problems.register(app)
     app.register_api(jobs.blueprint)  # type: ignore[attr-defined]
@@ -67,6 +69,7 @@ def _parts(effective: Settings) -> Parts:
     client, blobs = wiring.api_client(effective), wiring.api_blobs(effective)
     return Parts(
         settings=effective,
+        gate=Gate(effective, wiring.api_keys(client), wiring.quotas(client)),
         intake=wiring.intake(effective, client, blobs),
         store=wiring.job_store(effective, client),
         registry=wiring.registry(client),

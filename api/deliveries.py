@@ -6,12 +6,12 @@ import secrets
 from flask import Blueprint, Response, jsonify
 from flask_openapi import APIBlueprint, Tag
 
+from api.access import caller
 from api.answers import DeliveriesOut, DeliveryOut, SecretOut, WebhookTestOut
 from api.jobs import find_job
 from api.parts import current
 from api.problems import Problem
 from api.schemas import DeliveryPath, JobPath, WebhookTestRequest
-from app.domain.job import ANYBODY
 from app.domain.messages import Event
 from app.errors import NotFound
 from app.views import delivery_id, delivery_view, endpoint_view
@@ -72,7 +72,7 @@ def redeliver(path: DeliveryPath) -> Response:
 def webhook_test(body: WebhookTestRequest) -> Response:
     """Send a signed `webhook.test` event; its delivery tells what the receiver answered."""
     test_id = f"test_{secrets.token_hex(16)}"
-    current().outbox.add_test(test_id, ANYBODY, body.url)
+    current().outbox.add_test(test_id, caller().owner, body.url)
     response = jsonify({"delivery": _view(_event(delivery_id(test_id, 1)))})
     response.status_code = 202
     response.headers["Location"] = f"/v1/deliveries/{delivery_id(test_id, 1)}"
@@ -106,8 +106,8 @@ def _event(identifier: str) -> Event:
         raise NotFound(f"no delivery {identifier[:80]}")
     job_id, sequence = match[1], int(match[2])
     if job_id.startswith("test_"):
-        _, event = current().outbox.test(job_id)
-        if sequence == event.sequence:
+        receiver, event = current().outbox.test(job_id)
+        if sequence == event.sequence and receiver.owner == caller().owner:
             return event
         raise NotFound(f"no delivery {identifier}")
     job = find_job(job_id)

@@ -3,6 +3,8 @@
 import copy
 from typing import Any
 
+from api.problems import OPENAI_PATHS
+
 _KEY = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -39,6 +41,19 @@ _LAST_EVENT = {
     "description": "resume a stream behind this sequence",
     "schema": {"type": "string", "pattern": "^[0-9]{1,9}$"},
 }
+_SECURITY = {
+    "key": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "an API key; see `planpaint keys`. A service for its own host alone may ask for none.",
+    }
+}
+#: What becomes of any request that comes without a good key, or too often.
+_REFUSALS = ("401", "403", "429", "503")
+_FIELDS = {
+    name: {"schema": {"type": "string"}, "description": f"draft-ietf-httpapi-ratelimit-headers: {text}"}
+    for name, text in (("RateLimit-Policy", "the key's limits"), ("RateLimit", "what is left of them"))
+}
 _FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "maxItems": 4}
 #: (method, path) -> header parameters.
 _HEADERS: dict[tuple[str, str], list[dict[str, Any]]] = {
@@ -55,7 +70,9 @@ _STATUS_TEXTS = {
     "304": "unchanged",
     "307": "the picture is at Location",
     "400": "not valid HTTP or JSON",
-    "404": "no such thing",
+    "401": "no API key, or not a good one",
+    "403": "the key lacks the scope for this",
+    "404": "no such thing, or another key's",
     "405": "not this method",
     "406": "not in this form",
     "409": "not in this state",
@@ -63,9 +80,9 @@ _STATUS_TEXTS = {
     "413": "too large",
     "415": "not this media type",
     "422": "a field is wrong; errors names it",
-    "429": "too many; Retry-After says when to come back",
+    "429": "more than the key may; Retry-After says when to come back",
     "500": "a fault, or an image that failed",
-    "503": "a server behind this one does not answer; Retry-After says when to come back",
+    "503": "too many images wait, or a server behind this one does not answer; Retry-After says when to come back",
     "504": "not done in time",
 }
 
@@ -80,8 +97,11 @@ def describe(found: dict[str, Any]) -> dict[str, Any]:
             operation.setdefault("parameters", [])
             operation["parameters"] += _HEADERS.get((method, path), [])
             _drop_unmeant(operation["responses"])
+            if path.startswith("/v1/"):
+                _guard(path, operation)
             _finish_answers(path, operation["responses"])
     _forms(spec)
+    spec["components"]["securitySchemes"] = _SECURITY
     return spec
 
 
@@ -92,6 +112,14 @@ def _drop_unmeant(responses: dict[str, Any]) -> None:
         del responses["422"]
     problem = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}
     responses.setdefault("500", problem)
+
+
+def _guard(path: str, operation: dict[str, Any]) -> None:
+    operation["security"] = [{"key": []}]
+    kind = "OpenAIError" if path.startswith(OPENAI_PATHS) else "Problem"
+    for status in _REFUSALS:
+        content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind}"}}}
+        operation["responses"].setdefault(status, {"content": content})
 
 
 def _finish_answers(path: str, responses: dict[str, Any]) -> None:
@@ -109,6 +137,10 @@ def _finish_answers(path: str, responses: dict[str, Any]) -> None:
         if status in ("202", "429", "503"):
             seconds = {"schema": {"type": "integer"}, "description": "seconds, at most 120"}
             response.setdefault("headers", {})["Retry-After"] = seconds
+        if path.startswith("/v1/") and status not in ("401", "403"):
+            response.setdefault("headers", {}).update(copy.deepcopy(_FIELDS))
+        if status == "401":
+            response.setdefault("headers", {})["WWW-Authenticate"] = {"schema": {"type": "string"}}
 
 
 def _forms(spec: dict[str, Any]) -> None:

@@ -8,7 +8,9 @@ from flask import Blueprint, Response, jsonify, request
 from flask_openapi import APIBlueprint
 
 from api import headers
+from api.access import caller
 from api.answers import EventsOut
+from api.gate import Caller
 from api.jobs import ERRORS, find_job, jobs_tag
 from api.parts import Parts, base_url, current
 from api.problems import Problem, problem
@@ -58,7 +60,7 @@ def _stream(job: Job, after: int) -> Response:
         busy = problem(429, "too_many_readers", "Too many readers", "this process follows as many jobs as it may")
         busy.headers["Retry-After"] = "5"
         return busy
-    follower = _Follower(current(), job, after, base_url())
+    follower = _Follower(current(), caller(), job, after, base_url())
     response = Response(follower, content_type="text/event-stream; charset=utf-8")
     response.headers["Cache-Control"] = "no-store"
     # A buffering proxy would hold the events back.
@@ -72,8 +74,9 @@ class _Follower:
     Leaves the count of readers when the server closes it, also when it was never begun.
     """
 
-    def __init__(self, parts: Parts, job: Job, after: int, base: str) -> None:
+    def __init__(self, parts: Parts, reader: Caller, job: Job, after: int, base: str) -> None:
         self._parts = parts
+        self._reader = reader
         self._job = job
         self._after = after
         self._base = base
@@ -99,6 +102,8 @@ class _Follower:
         with self._parts.changes.watch(self._job.id) as watch:
             while True:
                 try:
+                    if not self._parts.gate.still_knows(self._reader):
+                        return
                     text = self._news()
                 except (NotFound, Unavailable):
                     # The stream ends; its reader connects again, and resumes or learns why not.

@@ -29,7 +29,10 @@ _DOCS = [
         "img-src 'self' data:; frame-ancestors 'none'",
     ),
 ]
-_EXPOSED = "ETag, Idempotency-Replayed, Location, Preference-Applied, Retry-After, X-Request-ID"
+_EXPOSED = (
+    "ETag, Idempotency-Replayed, Location, Preference-Applied, RateLimit, RateLimit-Policy, Retry-After, "
+    "WWW-Authenticate, X-Request-ID"
+)
 _ALLOWED = (
     "Authorization, Cancel-After, Content-Type, Idempotency-Key, If-None-Match, Last-Event-ID, Prefer, X-Request-ID"
 )

@@ -9,7 +9,8 @@ from typing import Any
 from flask import Blueprint, Response, jsonify, redirect, request
 from flask_openapi import APIBlueprint, Tag
 
-from api import headers
+from api import access, headers
+from api.access import caller
 from api.answers import ImageOut, JobListOut, JobOrDryRunOut, JobOut, PriorOut
 from api.parts import base_url, current
 from api.problems import Problem
@@ -17,7 +18,7 @@ from api.schemas import ContentQuery, ImagePath, JobPath, JobRequest, ListQuery,
 from api.submission import submission_of
 from api.waiting import until_changed, until_done
 from app.domain.estimate import Outlook, outlook, price
-from app.domain.job import ANYBODY, Job
+from app.domain.job import Job
 from app.domain.states import JobStatus
 from app.errors import Conflict, NotFound, NotReady, RefusedInput
 from app.service import Receipt, Submission, find_image, preview
@@ -39,7 +40,7 @@ def find_job(job_id: str) -> Job:
     # A wrong id never reaches Redis: it would be part of a key.
     if not _ID.fullmatch(job_id):
         raise NotFound(f"no job {job_id[:80]}")
-    return current().intake.get(job_id)
+    return current().intake.get(job_id, caller().owner)
 
 
 def _answer(job: Job, status: int = 200, seen: Outlook | None = None) -> Response:
@@ -70,7 +71,6 @@ def _etag(job: Job, response: Response) -> str:
         "410": Problem,
         "413": Problem,
         "415": Problem,
-        "429": Problem,
     },
 )
 def submit(body: JobRequest) -> Response:
@@ -84,6 +84,7 @@ def submit(body: JobRequest) -> Response:
     wait_s, applied = headers.preferred_wait()
     key = headers.idempotency_key()
     receipt = current().intake.submit(submission, _idempotency(key))
+    access.tell_usage(receipt.usage)
     response = _first_answer(receipt, key, wait_s)
     response.headers["Location"] = f"/v1/jobs/{receipt.job.id}"
     response.headers["Vary"] = "Prefer"
@@ -138,7 +139,7 @@ def _dry_run(submission: Submission) -> dict[str, Any]:
 def page(query: ListQuery) -> Response:
     """The newest jobs first. A page may hold fewer than `limit` while `has_more` is true: go on with its cursor."""
     only = Filter(frozenset(_statuses(query.status)), _moment(query.created_after))
-    found = current().store.page(ANYBODY, limit=query.limit, cursor=query.cursor, only=only)
+    found = current().store.page(caller().owner, limit=query.limit, cursor=query.cursor, only=only)
     data = [job_view(job, base_url()) for job in found.jobs]
     return jsonify({"data": data, "next_cursor": found.cursor, "has_more": found.cursor is not None})
 

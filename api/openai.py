@@ -14,7 +14,7 @@ from flask import Blueprint, Response, jsonify, request
 from flask_openapi import APIBlueprint, Tag
 from pydantic import ValidationError
 
-from api import headers
+from api import access, headers
 from api.openai_schemas import GenerationRequest, ImagesOut, ModelOut, ModelPath, ModelsOut, OpenAIError
 from api.parts import current
 from api.problems import problem
@@ -101,8 +101,9 @@ def _images(body: GenerationRequest, fingerprinted: Any) -> Response:  # noqa: A
         lifetime_ms = current().settings.idempotency_s * 1000
         idempotency = IdempotencyKey(key, headers.fingerprint(fingerprinted), lifetime_ms)
     submission = submission_of(_job(body), headers.cancel_after_ms())
-    job = current().intake.submit(submission, idempotency).job
-    job = until_done(job, current().settings.openai_wait_s, gone=_caller_has_gone)
+    receipt = current().intake.submit(submission, idempotency)
+    access.tell_usage(receipt.usage)
+    job = until_done(receipt.job, current().settings.openai_wait_s, gone=_caller_has_gone)
     if not job.done and key is None:
         current().intake.cancel(job.id)
     response = _answer(job, body.response_format)

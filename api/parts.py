@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from flask import current_app, request
 
+from api.gate import Gate
 from api.images import ImageIntake
 from api.prompts import PromptLimit
 from api.readers import Readers
@@ -22,6 +23,7 @@ from app.store.workers import WorkerRegistry
 @dataclass(frozen=True, slots=True)
 class Parts:
     settings: Settings
+    gate: Gate
     intake: Intake
     store: JobStore
     registry: WorkerRegistry

@@ -14,8 +14,11 @@ log = structlog.get_logger(__name__)
 
 #: Seconds after which a caller should try again when a server of ours is out of reach.
 RETRY_AFTER_S = 2
+#: Codes that stand for a registered kind of problem (draft-ietf-httpapi-ratelimit-headers).
+_REGISTERED = {"quota_exceeded": "quota-exceeded", "queue_full": "temporary-reduced-capacity"}
+_REGISTRY = "https://iana.org/assignments/http-problem-types#"
 #: Paths whose callers expect OpenAI's shape of an error.
-_OPENAI_PATHS = ("/v1/images/", "/v1/models")
+OPENAI_PATHS = ("/v1/images/", "/v1/models")
 
 
 class FieldError(BaseModel):
@@ -36,10 +39,10 @@ class Problem(BaseModel):
 
 def problem(status: int, code: str, title: str, detail: str, *, errors: Sequence[tuple[str, str]] = ()) -> Response:
     """A problem answer. `errors`: (field, detail) pairs."""
-    if request.path.startswith(_OPENAI_PATHS):
+    if request.path.startswith(OPENAI_PATHS):
         return _openai_error(status, code, detail, errors[0][0] if errors else None)
     body = Problem(
-        type=f"/problems/{code.replace('_', '-')}",
+        type=_REGISTRY + _REGISTERED[code] if code in _REGISTERED else f"/problems/{code.replace('_', '-')}",
         title=title,
         status=status,
         code=code,

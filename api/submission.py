@@ -1,9 +1,11 @@
 """From a request body to a Submission: what is left open is decided here, and what cannot be done is refused."""
 
+from api.access import caller
 from api.images import png_size
 from api.parts import current
 from api.schemas import JobRequest
-from app.domain.job import ANYBODY, Job, Parameters, Priority
+from app.domain.access import Limits
+from app.domain.job import Job, Parameters, Priority
 from app.domain.messages import WEBHOOK_EVENTS, ImageRef
 from app.domain.sizes import Size
 from app.errors import NotFound, RefusedInput
@@ -40,16 +42,26 @@ def submission_of(body: JobRequest, cancel_after_ms: int | None = None) -> Submi
         output_format=body.output_format,
         embed_metadata=body.embed_metadata,
     )
+    _check_limits(parameters, caller().limits)
     terms = Terms(
         priority=Priority(body.priority),
         webhook_url=body.webhook_url,
         webhook_events=WEBHOOK_EVENTS if body.webhook_events is None else tuple(body.webhook_events),
-        owner=ANYBODY,
+        owner=caller().owner,
         ttl_ms=1000 * (settings.retention_s if body.ttl is None else body.ttl),
         cancel_after_ms=cancel_after_ms,
     )
     reused = ImageRef(body.reuse_prior.job, body.reuse_prior.index) if body.reuse_prior else None
-    return Submission(parameters, terms, body.metadata, pictures, reused)
+    return Submission(parameters, terms, body.metadata, pictures, reused, caller().limits)
+
+
+def _check_limits(parameters: Parameters, limits: Limits) -> None:
+    """What a key's limits can never let in is wrong, and not too early."""
+    pixels = parameters.n * parameters.size.pixels
+    if limits.images and parameters.n > limits.images:
+        raise RefusedInput("n", f"must be at most {limits.images} with this key")
+    if limits.pixels and pixels > limits.pixels:
+        raise RefusedInput("size", f"must be at most {limits.pixels} pixels in all images with this key, not {pixels}")
 
 
 def _reused(body: JobRequest) -> Job | None:
@@ -57,7 +69,7 @@ def _reused(body: JobRequest) -> Job | None:
     if body.reuse_prior is None:
         return None
     try:
-        job = current().intake.get(body.reuse_prior.job)
+        job = current().intake.get(body.reuse_prior.job, caller().owner)
         find_image(job, body.reuse_prior.index)
     except NotFound as error:
         raise RefusedInput("reuse_prior", str(error)) from error

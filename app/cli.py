@@ -6,8 +6,9 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -16,11 +17,13 @@ from app import __version__, logs, settings, wiring
 from app.checkpoint import AR_PARTS, DIT_PARTS, Checkpoint
 from app.connect import Client
 from app.devices import limit_threads, pin
+from app.domain.access import USUAL_SCOPES, ApiKey, LimitChanges, Scope
 from app.errors import Misconfigured, PlanpaintError, Unavailable
 from app.launcher.child import EX_AGAIN, EX_CONFIG
 from app.launcher.interrupt import Interrupted, raise_on_signals
 from app.launcher.stack import Stack, running_environment
 from app.settings import GRAPHS, PREFIX, Settings, address
+from app.views import timestamp
 
 _DATA = click.option(
     "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=Path("data"), show_default=True
@@ -88,6 +91,7 @@ def api() -> None:
     effective = settings.load()
     # Here it is one sentence and the right exit status; inside gunicorn it would be a traceback of each worker.
     PromptLimit.of(effective)
+    _refuse_without_keys(effective)
     # A new process image: gevent must patch the standard library before anything has imported it.
     os.execv(  # noqa: S606 - our own interpreter with our own arguments
         sys.executable,
@@ -106,6 +110,22 @@ def api() -> None:
             "--name=planpaint-api",
             f"--log-level={effective.log_level}",
         ],
+    )
+
+
+def _refuse_without_keys(effective: Settings) -> None:
+    """A service that nobody could use is a mistake, and an open one is not made by mistake."""
+    if not effective.needs_keys:
+        return
+    try:
+        if wiring.api_keys(wiring.api_client(effective)).any():
+            return
+    except Unavailable:
+        # It lets nobody in until Redis knows a key.
+        return
+    raise Misconfigured(
+        f"there is no API key yet, and a service on {effective.api_host} is to ask for one: run "
+        f"`planpaint keys create NAME` first, or set {PREFIX}API_KEYS=off when something before it knows the callers"
     )
 
 
@@ -220,6 +240,83 @@ def webhook_secret(context: click.Context, data_dir: Path) -> None:
 def webhook_secret_rotate(data_dir: Path) -> None:
     """Draw a new secret and print it; the old one signs beside it for PLANPAINT_WEBHOOK_OVERLAP_S."""
     _with_redis(data_dir, lambda effective, client: click.echo(wiring.rotate_webhook_secret(effective, client)[0]))
+
+
+@cli.group("keys")
+def keys_() -> None:
+    """API keys: who may call, and how much."""
+
+
+@keys_.command("create")
+@click.argument("name")
+@click.option(
+    "--scope",
+    "scopes",
+    type=click.Choice([scope.value for scope in Scope]),
+    multiple=True,
+    help="may be repeated  [default: jobs:read and jobs:write]",
+)
+@click.option("--requests", type=click.IntRange(0), help="a minute, 0: no limit  [default: PLANPAINT_KEY_REQUESTS]")
+@click.option("--images", type=click.IntRange(0), help="that have not ended  [default: PLANPAINT_KEY_IMAGES]")
+@click.option("--pixels", type=click.IntRange(0), help="a minute, in all images  [default: PLANPAINT_KEY_PIXELS]")
+@_DATA
+def keys_create(
+    name: str,
+    scopes: tuple[str, ...],
+    requests: int | None,
+    images: int | None,
+    pixels: int | None,
+    data_dir: Path,
+) -> None:
+    """Make a key and print it. It is shown this once: only its hash is kept."""
+    if not (0 < len(name) <= 100 and name.isprintable()):
+        raise click.UsageError("NAME must be 1 to 100 printable characters")
+
+    def create(_: Settings, client: Client) -> None:
+        chosen = [Scope(scope) for scope in scopes] or USUAL_SCOPES
+        key, secret = wiring.api_keys(client).create(name, chosen, LimitChanges(requests, images, pixels))
+        _say(f"{key.id} for {name}: {', '.join(sorted(key.scopes))}")
+        click.echo(secret)
+
+    _with_redis(data_dir, create)
+
+
+@keys_.command("list")
+@click.option("--json", "as_json", is_flag=True, help="one JSON object")
+@_DATA
+def keys_list(as_json: bool, data_dir: Path) -> None:
+    """Print all keys, without their secrets."""
+
+    def show(_: Settings, client: Client) -> None:
+        found = [_shown(key) for key in wiring.api_keys(client).list()]
+        if as_json:
+            click.echo(json.dumps({"data": found}, indent=1))
+            return
+        for key in found:
+            limits = [f"{name}={value}" for name, value in key["limits"].items() if value is not None]
+            state = f"revoked {key['revoked_at']}" if key["revoked_at"] else "active"
+            click.echo("  ".join([key["id"], state, ",".join(key["scopes"]), *limits, key["name"]]))
+
+    _with_redis(data_dir, show)
+
+
+@keys_.command("revoke")
+@click.argument("key_id")
+@_DATA
+def keys_revoke(key_id: str, data_dir: Path) -> None:
+    """End a key, by its id; every API process refuses it within two seconds. Its jobs go on."""
+    _with_redis(data_dir, lambda _, client: _say(f"{wiring.api_keys(client).revoke(key_id).id} is revoked"))
+
+
+def _shown(key: ApiKey) -> dict[str, Any]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "scopes": sorted(key.scopes),
+        "limits": asdict(key.limits),
+        "created_at": timestamp(key.created_at),
+        "revoked_at": timestamp(key.revoked_at),
+    }
 
 
 def _with_redis(data_dir: Path, call: Callable[[Settings, Client], None]) -> None:

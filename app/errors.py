@@ -7,6 +7,8 @@ PlanpaintError
 |-- Conflict            it is in a state that does not allow this         -> HTTP 409
 |-- KeyReused           this Idempotency-Key came with another request    -> HTTP 422
 |-- NotReady            it exists but has no result yet                   -> HTTP 409
+|-- LimitReached        the caller's key has used up what it may use      -> HTTP 429
+|-- QueueFull           as many images wait as may wait                   -> HTTP 503
 |-- Unavailable         Redis or object storage is out of reach; retry    -> HTTP 503
 |-- Misconfigured       settings or files are wrong; the process stops
 |   `-- BrokenCheckpoint  names the file
@@ -48,6 +50,20 @@ class KeyReused(PlanpaintError):
 
 class NotReady(PlanpaintError):
     """The thing exists and its result does not yet (or never will)."""
+
+
+class LimitReached(PlanpaintError):
+    """A limit of the caller's key. `policy` names it; `wait_ms`: then there is room, None when nobody can say."""
+
+    def __init__(self, policy: str, detail: str, *, left: int, wait_ms: int | None) -> None:
+        super().__init__(detail)
+        self.policy = policy
+        self.left = left
+        self.wait_ms = wait_ms
+
+
+class QueueFull(PlanpaintError):
+    """The service has taken as many images as it may hold."""
 
 
 class Unavailable(PlanpaintError):

@@ -5,7 +5,13 @@ planpaint:image:<job>:<index>     hash    THE TRUTH about one image: state, fenc
 planpaint:events:<job>            stream  the job's event log; entry id is <sequence>-0
 planpaint:due                     zset    every image that has not ended -> server ms when the sweeper must look
 planpaint:waiting:<queue>         zset    images that wait for a worker -> server us since when; ar by priority, dit
+planpaint:line:<priority>:<owner> zset    images of a key that wait for their turn, unhinted -> server us since when
+planpaint:turn:<priority>:<owner> set     images of a key that wait for AR and are hinted
 planpaint:counts                  hash    images in each state that is not an end
+planpaint:active                  hash    owner -> images that have not ended
+planpaint:api-keys                hash    id of every API key, also of revoked ones -> SHA-256 of its secret
+planpaint:api-key:<h>             hash    id, name, scopes, limits and times of the key with this SHA-256
+planpaint:quota:<owner>:<policy>  string  server ms at which a token bucket is full again
 planpaint:pace                    hash    moving means of stage times, for estimates
 planpaint:jobs:<owner>            zset    the owner's jobs -> server ms of creation
 planpaint:expiry                  zset    every ended job -> server ms when it is to be removed
@@ -51,6 +57,11 @@ PACE = PREFIX + "pace"
 EXPIRY = PREFIX + "expiry"
 TRASH = PREFIX + "trash"
 CHANGES = PREFIX + "changes"
+ACTIVE = PREFIX + "active"
+API_KEYS = PREFIX + "api-keys"
+#: Starts of the names that `line` and `turn` make; the scripts go on with "<priority>:<owner>".
+LINES = PREFIX + "line:"
+TURNS = PREFIX + "turn:"
 
 
 def ar_stream(priority: Priority) -> str:
@@ -59,6 +70,22 @@ def ar_stream(priority: Priority) -> str:
 
 def waiting(priority: Priority) -> str:
     return WAITING_BATCH if priority is Priority.BATCH else WAITING_REALTIME
+
+
+def line(priority: Priority, owner: str) -> str:
+    return f"{LINES}{priority.value}:{owner}"
+
+
+def turn(priority: Priority, owner: str) -> str:
+    return f"{TURNS}{priority.value}:{owner}"
+
+
+def api_key(digest: str) -> str:
+    return f"{PREFIX}api-key:{digest}"
+
+
+def quota(owner: str, policy: str) -> str:
+    return f"{PREFIX}quota:{owner}:{policy}"
 
 
 def job(job_id: str) -> str:

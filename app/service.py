@@ -8,11 +8,12 @@ from typing import Any
 import structlog
 
 from app.blobs import BlobStore
+from app.domain.access import NO_LIMITS, Limits, Usage
 from app.domain.job import SEED_LIMIT, Image, Job, Parameters, image_seed, new_job_id
 from app.domain.messages import DitTask, ImageRef, Lease
 from app.domain.prior import Plan, PriorTokens
 from app.domain.states import TERMINAL, ImageState
-from app.errors import Conflict, ImageFailed, KeyReused, NotFound, RefusedInput, Unavailable
+from app.errors import Conflict, ImageFailed, KeyReused, LimitReached, NotFound, QueueFull, RefusedInput, Unavailable
 from app.queues.dit_queue import DitQueue
 from app.store.answers import Answers
 from app.store.jobs import IdempotencyKey, JobStore, Submitted, Terms
@@ -30,13 +31,17 @@ _EMPTY_AGAIN_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A checked request. `pictures`: condition images as PNG. `reused`: the image whose plan it repaints."""
+    """A checked request. `pictures`: condition images as PNG. `reused`: the image whose plan it repaints.
+
+    `limits`: of the owner.
+    """
 
     parameters: Parameters
     terms: Terms
     metadata: dict[str, Any]
     pictures: tuple[bytes, ...] = ()
     reused: ImageRef | None = None
+    limits: Limits = NO_LIMITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,7 @@ class Receipt:
     job: Job
     repeated: bool
     images_ahead: int
+    usage: Usage | None = None
 
 
 def draw_seed() -> int:
@@ -62,7 +68,7 @@ class Intake:
         self._answers = answers
 
     def submit(self, submission: Submission, idempotency: IdempotencyKey | None = None) -> Receipt:
-        """Queue a job. Raises KeyReused; Gone when the key's job has been removed since."""
+        """Queue a job. Raises KeyReused; Gone when the key's job has been removed since; LimitReached; QueueFull."""
         if idempotency and (first := self._first(submission.terms.owner, idempotency)):
             return Receipt(self._store.get(first), repeated=True, images_ahead=0)
         job_id = new_job_id()
@@ -72,18 +78,26 @@ class Intake:
         # Before the record: a worker may take the image at once.
         inputs = tuple(self._blobs.copy(key, _input(job_id, number)) for number, key in enumerate(sources))
         inputs += tuple(self._keep(_input(job_id, number), data) for number, data in enumerate(submission.pictures))
-        submitted = self._store.submit(
-            job_id,
-            submission.parameters,
-            submission.terms,
-            metadata=submission.metadata,
-            inputs=inputs,
-            reused=(submission.reused, plan) if submission.reused and plan else None,
-            idempotency=idempotency,
-        )
+        try:
+            submitted = self._store.submit(
+                job_id,
+                submission.parameters,
+                submission.terms,
+                metadata=submission.metadata,
+                inputs=inputs,
+                reused=(submission.reused, plan) if submission.reused and plan else None,
+                idempotency=idempotency,
+                limits=submission.limits,
+            )
+        except (LimitReached, QueueFull):
+            if inputs:
+                # Who is over a limit must not fill the storage meanwhile.
+                _empty(self._blobs, self._retention, job_id)
+            raise
         if submitted.repeated:
             return Receipt(self._store.get(submitted.job_id), repeated=True, images_ahead=0)
-        return Receipt(_fresh(submission, submitted, plan, inputs), repeated=False, images_ahead=submitted.images_ahead)
+        job = _fresh(submission, submitted, plan, inputs)
+        return Receipt(job, repeated=False, images_ahead=submitted.images_ahead, usage=submitted.usage)
 
     def _first(self, owner: str, idempotency: IdempotencyKey) -> str | None:
         """The job of a key that is known already: a repeat need not store its files again."""
@@ -102,16 +116,18 @@ class Intake:
         """The plan to repaint and the condition images that it was made with."""
         if submission.reused is None:
             return None, ()
+        source = self._store.get(submission.reused.job_id, owner=submission.terms.owner)
         plan = self._store.plan(submission.reused)
         if plan is None:
             raise RefusedInput("reuse_prior", "this image has no prior tokens yet")
         grid = plan.prior.grid
         if grid != submission.parameters.size.large_grid:
             raise RefusedInput("size", f"must have a grid of {grid.height}x{grid.width} cells to reuse them")
-        return plan, self._store.get(submission.reused.job_id).inputs
+        return plan, source.inputs
 
-    def get(self, job_id: str) -> Job:
-        return self._store.get(job_id)
+    def get(self, job_id: str, owner: str) -> Job:
+        """A job of this owner. Raises NotFound or Gone."""
+        return self._store.get(job_id, owner=owner)
 
     def cancel(self, job_id: str) -> Job:
         """Cancel every image that has not ended; those that have stay as they are. May be repeated."""

@@ -5,7 +5,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +39,13 @@ class Settings(BaseSettings):
     api_host: str = "127.0.0.1"
     api_port: int = Field(8000, ge=1, le=65535)
     public_url: str | None = Field(None, description="how callers reach the API; default: http://host:port")
+    api_keys: Literal["auto", "required", "off"] = Field(
+        "auto", description="auto: asked for once there is one, and always where others than this host reach the API"
+    )
+    key_requests: int = Field(3000, ge=0, description="requests of a key by minute; 0: no limit")
+    key_images: int = Field(1000, ge=0, description="images of a key that have not ended; 0: no limit")
+    key_pixels: int = Field(0, ge=0, description="pixels of all images that a key asks for by minute; 0: no limit")
+    max_queued: int = Field(100_000, ge=0, description="images that wait, of all callers; 0: no limit")
     api_processes: int = Field(1, ge=1, le=64, description="gunicorn worker processes")
     max_body_bytes: int = Field(1024 * 1024, ge=1024)
     max_image_bytes: int = Field(20 * 1024 * 1024, ge=1024, description="one condition image as a file")
@@ -169,6 +176,11 @@ class Settings(BaseSettings):
         return self.public_url or address(self.api_host, self.api_port)
 
     @property
+    def needs_keys(self) -> bool:
+        """Whether nobody may call without an API key, even before there is one."""
+        return self.api_keys == "required" or (self.api_keys == "auto" and not _is_loopback(self.api_host))
+
+    @property
     def webhook_secrets(self) -> list[str]:
         return _secrets(self.webhook_secret)
 
@@ -192,6 +204,14 @@ class Settings(BaseSettings):
 def _secrets(value: SecretStr | None) -> list[str]:
     """The newest first. One that is replaced stays behind a comma until every receiver knows the new one."""
     return [] if value is None else [part.strip() for part in value.get_secret_value().split(",")]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        # Some other name, which may become any address.
+        return False
 
 
 def _networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:

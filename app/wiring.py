@@ -9,10 +9,12 @@ from app.queues.dit_queue import DitQueue, make_celery
 from app.service import Intake, Stages, Upkeep
 from app.settings import Settings
 from app.store.answers import Answers
+from app.store.api_keys import ApiKeys
 from app.store.changes import Changes
 from app.store.jobs import JobStore
 from app.store.outbox import Outbox, Patience
 from app.store.outlook import Outlooks
+from app.store.quotas import Quotas
 from app.store.reads import JobReads
 from app.store.retention import Retention
 from app.store.secrets import WebhookSecrets
@@ -41,6 +43,7 @@ def job_store(settings: Settings, client: Client) -> JobStore:
         lease_ms=round(settings.lease_s * 1000),
         hint_ms=round(settings.hint_s * 1000),
         max_attempts=settings.max_attempts,
+        max_queued=settings.max_queued,
     )
 
 
@@ -62,6 +65,14 @@ def upkeep(settings: Settings, client: Client) -> Upkeep:
 
 def changes(client: Client) -> Changes:
     return Changes(client)
+
+
+def api_keys(client: Client) -> ApiKeys:
+    return ApiKeys(client)
+
+
+def quotas(client: Client) -> Quotas:
+    return Quotas(client)
 
 
 def outlooks(client: Client) -> Outlooks:

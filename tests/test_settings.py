@@ -56,6 +56,25 @@ def test_networks_are_read():
     assert [str(network) for network in networks] == ["127.0.0.0/8", "::1/128"]
 
 
+@pytest.mark.parametrize(
+    ("host", "keys", "needed"),
+    [
+        ("127.0.0.1", "auto", False),
+        ("127.8.8.8", "auto", False),
+        ("::1", "auto", False),
+        ("localhost", "auto", False),
+        ("localhost.example", "auto", True),
+        ("0.0.0.0", "auto", True),
+        ("::", "auto", True),
+        ("10.0.0.1", "auto", True),
+        ("10.0.0.1", "off", False),
+        ("127.0.0.1", "required", True),
+    ],
+)
+def test_who_needs_a_key(host, keys, needed):
+    assert load({"PLANPAINT_API_HOST": host, "PLANPAINT_API_KEYS": keys}).needs_keys is needed
+
+
 def test_every_setting_is_in_the_readme():
     from pathlib import Path
 

@@ -121,7 +121,8 @@ class ArWorker:
         idle = not self._rows and not self._hints
         if free > 0 and (idle or time.monotonic() - self._polled_at > _POLL_S):
             self._hints += self._stream.read(free) or (self._stream.wait(_BLOCK_MS) if idle else [])
-            self._polled_at = time.monotonic()
+            # A key's next images are hinted when these are claimed: look again at the next step.
+            self._polled_at = 0.0 if self._hints else time.monotonic()
         while self._hints and self._engine.free_slots > len(self._loading):
             hint = self._hints[0]
             # The hint's own token: a claim whose answer was lost is sent again, and must be known again.

@@ -1,7 +1,8 @@
 """The AR streams: hints that an image waits for its plan, read in groups by any number of AR workers.
 
 There is one stream for each priority. Realtime goes first, but every fourth admission is offered to batch first, so
-that neither waits for ever while the other one is full.
+that neither waits for ever while the other one is full. Within a stream keys take turns, which the scripts see to that
+fill it (app/store/scripts/prelude.lua).
 """
 
 from dataclasses import dataclass

@@ -5,12 +5,14 @@ from typing import Any
 
 from app import keys
 from app.connect import Client, translated
+from app.domain.access import NO_LIMITS, Limits, Usage
 from app.domain.job import ANYBODY, Parameters, Priority, StoredObject, image_seed
 from app.domain.messages import WEBHOOK_EVENTS, ImageRef, Lease, PaintOrder, PlanOrder
 from app.domain.prior import Plan, PriorTokens, pack_all, unpack_all
 from app.domain.sizes import Grid
 from app.domain.states import ImageState
-from app.errors import KeyReused, LostLease, NotFound
+from app.errors import KeyReused, LimitReached, LostLease, NotFound, QueueFull
+from app.store.quotas import WINDOW_MS
 from app.store.reads import JobReads, pairs_of
 from app.store.records import dump_request, load_request
 from app.store.scripts import Scripts
@@ -42,24 +44,29 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """What became of a submit. `repeated`: the job was there already, made with the same idempotency key."""
+    """What became of a submit. `repeated`: the job was there already, made with the same idempotency key.
+
+    `usage` is None for a repeat, which uses nothing.
+    """
 
     job_id: str
     repeated: bool
     created_at: int
     deadline_ms: int | None
     images_ahead: int
+    usage: Usage | None = None
 
 
 class JobStore(JobReads):
     """All moves of jobs and images. Times in arguments are milliseconds; the server's clock decides."""
 
-    def __init__(self, client: Client, *, lease_ms: int, hint_ms: int, max_attempts: int) -> None:
+    def __init__(self, client: Client, *, lease_ms: int, hint_ms: int, max_attempts: int, max_queued: int = 0) -> None:
         super().__init__(client)
         self._scripts = Scripts(client)
         self._lease_ms = lease_ms
         self._hint_ms = hint_ms
         self._max_attempts = max_attempts
+        self._max_queued = max_queued
 
     # --- callers
 
@@ -73,10 +80,12 @@ class JobStore(JobReads):
         inputs: tuple[str, ...] = (),
         reused: tuple[ImageRef, Plan] | None = None,
         idempotency: IdempotencyKey | None = None,
+        limits: Limits = NO_LIMITS,
     ) -> Submitted:
         """Write the job with its images and hints. `inputs`: keys of condition images. `reused`: a plan; no AR then.
 
-        Raises KeyReused when the idempotency key came with another request before.
+        Raises KeyReused when the idempotency key came with another request before, LimitReached when the owner has
+        as much as its `limits` allow, and QueueFull.
         """
         ref, plan = reused or (None, None)
         packed: list[Any] = ["", "", "", ""]
@@ -109,18 +118,40 @@ class JobStore(JobReads):
                     keys.TRASH,
                     keys.WAITING_DIT,
                     keys.idempotency(terms.owner, key.key) if idempotency else keys.STATS,
+                    keys.ACTIVE,
+                    keys.line(terms.priority, terms.owner),
+                    keys.turn(terms.priority, terms.owner),
+                    keys.quota(terms.owner, "pixels"),
                     *(keys.image(job_id, index) for index in indices),
                 ],
                 args=[job_id, self._hint_ms, after, parameters.n, key.fingerprint, key.lifetime_ms]
                 + packed
+                + [terms.owner, parameters.n * parameters.size.pixels]
+                + [limits.images, limits.pixels, self._max_queued, WINDOW_MS]
                 + [image_seed(parameters.seed, index) for index in indices]
                 + pairs_of(fields),
             )
-        outcome, first, created_at, deadline, ahead = reply.decode().split(" ")
+        outcome, first, created_at, deadline, ahead, active, pixels_ms = reply.decode().split(" ")
         if outcome == "reused":
             raise KeyReused("this Idempotency-Key came with another request before")
+        usage = Usage(int(active), int(pixels_ms))
+        if outcome in ("queue", "images", "pixels"):
+            raise self._refusal(outcome, limits, usage, parameters.n * parameters.size.pixels)
         deadline_ms = None if deadline == "-" else int(deadline)
-        return Submitted(first, outcome == "repeat", int(created_at), deadline_ms, int(ahead))
+        repeated = outcome == "repeat"
+        return Submitted(first, repeated, int(created_at), deadline_ms, int(ahead), None if repeated else usage)
+
+    def _refusal(self, limit: str, limits: Limits, usage: Usage, pixels: int) -> LimitReached | QueueFull:
+        if limit == "queue":
+            return QueueFull(f"{self._max_queued} images may wait here, and this job would be more")
+        if limit == "images":
+            detail = (
+                f"{usage.images} images of this key have not ended; with this job they would be over {limits.images}"
+            )
+            return LimitReached("images", detail, left=max(0, limits.images - usage.images), wait_ms=None)
+        detail = f"this key may ask for {limits.pixels} pixels a minute, and this job would be more"
+        missing = -(-limits.pixels * usage.pixels_ms // WINDOW_MS)
+        return LimitReached("pixels", detail, left=max(0, pixels - missing), wait_ms=usage.pixels_ms)
 
     def cancel(self, ref: ImageRef) -> ImageState:
         return self.cancel_all([ref])[0]

@@ -69,7 +69,19 @@ class Outlooks:
         ):
             index = next((image.index for image in job.images if image.state is state), None)
             if index is not None:
+                member = str(ImageRef(job.id, index))
                 with translated():
-                    rank = self._client.zrank(queue, str(ImageRef(job.id, index)))
-                return None if rank is None else int(rank)
+                    pipe = self._client.pipeline(transaction=False)
+                    pipe.zrank(queue, member)
+                    pipe.zrank(keys.line(job.priority, job.owner), member)
+                    pipe.scard(keys.turn(job.priority, job.owner))
+                    pipe.hlen(keys.ACTIVE)
+                    rank, held, turn, owners = pipe.execute()
+                if rank is None:
+                    return None
+                if not turn or state is ImageState.PLANNED:
+                    return int(rank)
+                # Keys take turns: of each other one about as many are served as of this one.
+                mine = turn if held is None else turn + held + 1
+                return min(int(rank), int(mine * max(1, owners) - 1))
         return None

@@ -8,7 +8,7 @@ from typing import Any
 
 from app import keys
 from app.connect import Client, translated
-from app.domain.job import Job
+from app.domain.job import ANYBODY, Job
 from app.domain.messages import Event, ImageRef
 from app.domain.prior import Plan, PriorTokens, unpack_all
 from app.domain.sizes import Grid
@@ -54,8 +54,8 @@ class JobReads:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def get(self, job_id: str, *, even_gone: bool = False) -> Job:
-        """One job. Raises NotFound, or Gone after its removal.
+    def get(self, job_id: str, *, owner: str | None = None, even_gone: bool = False) -> Job:
+        """One job. Raises NotFound, or Gone after its removal; to any `owner` but its own it has never been there.
 
         `even_gone`: also a removed one whose events are still to be sent.
         """
@@ -65,13 +65,15 @@ class JobReads:
             pipe.get(keys.tombstone(job_id))
             n, tombstone = pipe.execute()
         if tombstone is not None and not (even_gone and n):
-            raise _gone(job_id, tombstone)
+            raise _gone(job_id, tombstone, owner)
         if n is None:
             raise NotFound(f"no job {job_id}")
         found = self._read({job_id: int(n)})
         if not found:
             # Removed between the two reads.
-            raise Gone(f"job {job_id} is gone")
+            return self.get(job_id, owner=owner, even_gone=even_gone)
+        if owner not in (None, found[0].owner):
+            raise NotFound(f"no job {job_id}")
         return found[0]
 
     def _read(self, sizes: dict[str, int]) -> list[Job]:
@@ -225,8 +227,12 @@ class JobReads:
             self._client.ping()
 
 
-def _gone(job_id: str, tombstone: bytes) -> Gone:
-    return Gone(f"job {job_id} was deleted" if tombstone == b"deleted" else f"job {job_id} has expired")
+def _gone(job_id: str, tombstone: bytes, owner: str | None = None) -> NotFound:
+    """What a tombstone says, "<why> <owner>", to this owner or, with None, to us."""
+    why, _, whose = tombstone.decode().partition(" ")
+    if owner not in (None, whose or ANYBODY):
+        return NotFound(f"no job {job_id}")
+    return Gone(f"job {job_id} was deleted" if why == "deleted" else f"job {job_id} has expired")
 
 
 def _event(job_id: str, entry: bytes, fields: dict[bytes, bytes]) -> Event:

@@ -56,7 +56,7 @@ class Retention:
                     keys.CHANGES,
                     *others,
                 ],
-                args=[job.id, why, self._tombstone_ms, _LOOK_AGAIN_MS],
+                args=[job.id, why, self._tombstone_ms, _LOOK_AGAIN_MS, job.owner],
             )
         return str(done.decode())
 

@@ -5,12 +5,20 @@ from typing import Any
 
 from app import keys
 from app.connect import Client
+from app.domain.job import ANYBODY
 from app.domain.messages import ImageRef
 from app.domain.states import TABLE
 
 #: Scripts that move one image share the KEYS and the helpers of prelude.lua.
 IMAGE_SCRIPTS = ("claim", "hand_over", "renew", "commit", "give_back", "cancel", "sweep")
-OTHER_SCRIPTS = ("submit", "retire", "outbox_take", "outbox_begin", "outbox_settle", "outbox_add", "rotate", "beat")
+#: Scripts that count what a key uses share the function of bucket.lua.
+QUOTA_SCRIPTS = ("submit", "take")
+OTHER_SCRIPTS = ("retire", "outbox_take", "outbox_begin", "outbox_settle", "outbox_add", "rotate", "beat")
+
+
+#: Keys take turns in AR: so many images of each are hinted at a time. More fill a batch in fewer steps, and let a
+#: newcomer wait behind more of each other key's.
+TURN = 4
 
 
 def _source(name: str) -> str:
@@ -22,12 +30,18 @@ def _table() -> str:
     return f"local TABLE = {{{cells}}}\n"
 
 
+def _turns() -> str:
+    return f"local TURN, ANYBODY = {TURN}, '{ANYBODY}'\n"
+
+
 class Scripts:
     """Runs a script by its name; a server that forgot it (restart, SCRIPT FLUSH) is taught again by the client."""
 
     def __init__(self, client: Client) -> None:
-        prelude = _table() + _source("prelude")
+        prelude = _table() + _turns() + _source("prelude")
+        quotas = _turns() + _source("bucket")
         self._scripts = {name: client.register_script(prelude + _source(name)) for name in IMAGE_SCRIPTS}
+        self._scripts |= {name: client.register_script(quotas + _source(name)) for name in QUOTA_SCRIPTS}
         self._scripts |= {name: client.register_script(_source(name)) for name in OTHER_SCRIPTS}
 
     def run(self, name: str, *, keys: list[str], args: list[Any]) -> Any:  # noqa: ANN401 - each script's own reply
@@ -52,5 +66,8 @@ class Scripts:
             keys.PACE,
             keys.EXPIRY,
             keys.CHANGES,
+            keys.ACTIVE,
+            keys.LINES,
+            keys.TURNS,
         ]
         return self._scripts[name](keys=image_keys, args=[str(ref), *args], client=client)

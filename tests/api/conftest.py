@@ -12,9 +12,11 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from api.application import build
-from app.connect import Client
+from app.connect import Client, connect
+from app.domain.access import LimitChanges, Scope
 from app.launcher.child import Child
 from app.launcher.ports import free_ports
+from app.store.api_keys import ApiKeys
 from app.store.jobs import JobStore
 from tests.api.orders import finish
 from tests.servers import Servers, wait_until
@@ -65,6 +67,15 @@ class Live:
     @property
     def port(self) -> int:
         return int(self.url.rsplit(":", 1)[1])
+
+
+def make_key(servers: Servers) -> str:
+    """The secret of a key that may do all; a process that needs keys does not start without one."""
+    client = connect(servers.settings())
+    try:
+        return ApiKeys(client).create("test", list(Scope), LimitChanges())[1]
+    finally:
+        client.close()
 
 
 @contextmanager

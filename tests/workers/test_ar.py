@@ -10,7 +10,7 @@ from PIL import Image
 from app import keys, wiring
 from app.ar.engine import ArEngine
 from app.ar.srt import SrtEngine
-from app.domain.job import Parameters, new_job_id
+from app.domain.job import ANYBODY, Parameters, new_job_id
 from app.domain.messages import ImageRef
 from app.domain.sizes import Size
 from app.domain.states import ImageState
@@ -26,11 +26,15 @@ S = ImageState
 
 @pytest.fixture(scope="module")
 def engine(tiny_checkpoint):
+    return _engine(tiny_checkpoint, slots=4)
+
+
+def _engine(checkpoint, slots):
     return ArEngine.load(
-        tiny_checkpoint,
+        checkpoint,
         device=torch.device("cpu"),
         dtype=torch.float32,
-        slots=4,
+        slots=slots,
         max_prompt_tokens=256,
         max_pixels=128 * 128,
     )
@@ -50,10 +54,10 @@ def worker(engine, client, store, stages, blobs, heartbeat):
     made.release_all()
 
 
-def _submit(store, size="64x64", n=1, prompt="a red circle", seed=3):
+def _submit(store, size="64x64", n=1, prompt="a red circle", seed=3, owner=ANYBODY):
     job_id = new_job_id()
     parameters = Parameters(prompt, Size.parse(size), n, seed, 2, 1.5, 0.9, 0.75, "png")
-    store.submit(job_id, parameters, Terms(), metadata={})
+    store.submit(job_id, parameters, Terms(owner=owner), metadata={})
     return job_id
 
 
@@ -95,6 +99,27 @@ def test_it_takes_no_more_than_it_has_slots_and_the_rest_later(worker, store, cl
     assert _states(store, job).count(S.PLANNING) == 4
     assert client.xpending(keys.AR_REALTIME, keys.AR_GROUP)["pending"] == 4
     _run_until(worker, lambda: set(_states(store, job)) == {S.PLANNED})
+
+
+def test_one_image_of_a_light_key_does_not_wait_for_forty_of_another(worker, store):
+    heavy = [_submit(store, "32x32", n=10, owner="key_heavy") for _ in range(4)]
+    light = _submit(store, "32x32", owner="key_light")
+    _run_until(worker, lambda: _states(store, light) == [S.PLANNED])
+    taken = sum(state is not S.QUEUED for job in heavy for state in _states(store, job))
+    # Four slots: those before it, those beside it, and those that took the places of the first.
+    assert taken <= 3 * 4
+
+
+def test_one_key_alone_fills_all_slots_within_a_few_steps(tiny_checkpoint, client, store, stages, blobs, heartbeat):
+    stream = wiring.ar_stream(client, "w1")
+    stream.ensure_groups()
+    wide = _engine(tiny_checkpoint, slots=10)
+    worker = ArWorker(wide, stream, store, stages, blobs, heartbeat, name="w1", min_distinct=0.0)
+    job = _submit(store, "128x128", n=10, owner="key_alone")
+    for _ in range(4):
+        worker.step()
+    assert _states(store, job) == [S.PLANNING] * 10
+    worker.release_all()
 
 
 def test_a_bad_prompt_fails_alone_with_a_reason(worker, store):

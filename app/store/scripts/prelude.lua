@@ -12,11 +12,15 @@
 --   KEYS[14] pace   hash    moving means of stage times
 --   KEYS[15] expiry zset    ended jobs -> server ms of their removal
 --   KEYS[16] changes channel  gets the id of every job that changes
+--   KEYS[17] active hash    owner -> images that have not ended
+--   KEYS[18] lines, KEYS[19] turns  starts of the names of a key's line and turn; "<priority>:<owner>" follows
 --   ARGV[1] member  "<job>:<index>"
--- TABLE, the allowed moves, is put in front of this text by scripts.py from app/domain/states.py.
+-- TABLE, the allowed moves, is put in front of this text by scripts.py from app/domain/states.py; so are TURN, the
+-- images of a key that are hinted at a time, and ANYBODY, the owner who takes no turns.
 local image, job, due, events, outbox, realtime, batch, dit, stats,
-  wait_realtime, wait_batch, wait_dit, counts, pace, expiry, changes = unpack(KEYS)
-local is_batch = redis.call('HGET', job, 'priority') == 'batch'
+  wait_realtime, wait_batch, wait_dit, counts, pace, expiry, changes, active, lines, turns = unpack(KEYS)
+local priority, job_owner = unpack(redis.call('HMGET', job, 'priority', 'owner'))
+local is_batch = priority == 'batch'
 local ar, wait_ar = is_batch and batch or realtime, is_batch and wait_batch or wait_realtime
 local member = ARGV[1]
 local job_id, index = string.match(member, '^(.*):(%d+)$')
@@ -54,11 +58,39 @@ local function look(at)
   redis.call('ZADD', due, at, member)
 end
 
+-- Whether the image's owner is a key, with the names of its line and its turn.
+local takes_turns = job_owner and job_owner ~= ANYBODY
+local line = takes_turns and lines .. priority .. ':' .. job_owner
+local turn = takes_turns and turns .. priority .. ':' .. job_owner
+
+-- Hint the next images of the key's line, as many as its turn has room for.
+local function next_turn()
+  while redis.call('SCARD', turn) < TURN do
+    local other = redis.call('ZPOPMIN', line)[1]
+    if not other then
+      return
+    end
+    -- All images have names like this one's.
+    local other_image = string.sub(image, 1, #image - #member) .. other
+    if redis.call('HGET', other_image, 'state') == 'queued' then
+      local other_job, other_index = string.match(other, '^(.*):(%d+)$')
+      local entry = redis.call('XADD', ar, '*', 'job', other_job, 'index', other_index, 'schema', 1)
+      redis.call('HSET', other_image, 'entry', entry)
+      redis.call('SADD', turn, other)
+    end
+  end
+end
+
 -- Leave the state's queue and count.
 local function leave()
   redis.call('HINCRBY', counts, state, -1)
   if state == 'queued' then
     redis.call('ZREM', wait_ar, member)
+    if takes_turns then
+      redis.call('ZREM', line, member)
+      redis.call('SREM', turn, member)
+      next_turn()
+    end
   elseif state == 'planned' then
     redis.call('ZREM', wait_dit, member)
   end
@@ -95,6 +127,9 @@ local function finish(new_state, kind)
   redis.call('HDEL', image, 'owner')
   redis.call('ZREM', due, member)
   redis.call('HINCRBY', stats, 'images_' .. new_state, 1)
+  if job_owner and redis.call('HINCRBY', active, job_owner, -1) <= 0 then
+    redis.call('HDEL', active, job_owner)
+  end
   state = new_state
   emit(kind, index)
   if redis.call('HINCRBY', job, 'ended', 1) == tonumber(redis.call('HGET', job, 'n')) then
@@ -119,6 +154,10 @@ local function send_hint()
   drop_hint()
   local entry = redis.call('XADD', ar, '*', 'job', job_id, 'index', index, 'schema', 1)
   redis.call('HSET', image, 'entry', entry)
+  if takes_turns then
+    redis.call('ZREM', line, member)
+    redis.call('SADD', turn, member)
+  end
 end
 
 local function fail(code, message)

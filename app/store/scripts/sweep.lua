@@ -32,6 +32,17 @@ if state == 'planned' then
   look(now + hint)
   return {'hinted', state}
 end
+if takes_turns and redis.call('ZSCORE', line, member) then
+  -- It waits for its turn. What no longer waits itself must not keep it from that.
+  for _, other in ipairs(redis.call('SMEMBERS', turn)) do
+    if redis.call('HGET', string.sub(image, 1, #image - #member) .. other, 'state') ~= 'queued' then
+      redis.call('SREM', turn, other)
+    end
+  end
+  next_turn()
+  look(now + hint)
+  return {'kept', state}
+end
 -- Queued: the hint is fine while it waits unread, or while a worker has only just read it.
 local entry = get('entry')
 if entry and #redis.call('XRANGE', ar, entry, entry) == 1 then
