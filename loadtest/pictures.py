@@ -2,13 +2,17 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image, UnidentifiedImageError
 
 from loadtest.checks import CheckFailed, expect, same
 from loadtest.orders import Order
+
+if TYPE_CHECKING:
+    from tests.pictures import Verdict
 
 #: EXIF tag ImageDescription, where JPEG and WebP hold what a picture was made from.
 _DESCRIPTION = 0x010E
@@ -36,12 +40,16 @@ def check_file(order: Order, job_id: str, image: dict[str, Any], content_type: s
     return picture
 
 
-def check_drawing(order: Order, picture: Image.Image) -> None:
-    """The picture shows what its prompt says."""
-    # Not at the top: the judge needs NumPy, and is only of use against the demo checkpoint.
+def load_judge() -> Callable[[str, Image.Image], "Verdict"]:
+    """Says whether a picture shows what its prompt asks for; it knows what the demo checkpoint draws, and needs NumPy."""
     from tests.pictures import judge
 
-    verdict = judge(order.prompt, picture)
+    return judge
+
+
+def check_drawing(order: Order, picture: Image.Image) -> None:
+    """The picture shows what its prompt says."""
+    verdict = load_judge()(order.prompt, picture)
     expect(verdict.full, verdict.explain())
 
 

@@ -6,10 +6,10 @@ from typing import Any
 from gevent.pywsgi import WSGIServer
 from locust.env import Environment
 
+from loadtest import pictures
 from loadtest.ledger import Ledger
 from loadtest.options import Options
 from loadtest.orders import OrderBook
-from loadtest.pictures import Gallery
 from loadtest.receiver import Receiver
 
 
@@ -21,9 +21,12 @@ class Session:
         self.run = secrets.token_hex(4)
         self.book = OrderBook(self.run, secrets.randbits(32))
         self.ledger = Ledger()
-        self.gallery = Gallery()
+        self.gallery = pictures.Gallery()
         self.receiver = Receiver(self._webhook)
         self._environment = environment
+        if self.options.judge:
+            # It takes a moment, which no request is to be measured by.
+            pictures.load_judge()
         self._server: WSGIServer | None = None
 
     @property

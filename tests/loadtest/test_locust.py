@@ -1,6 +1,7 @@
 """Locust itself, as a process, against a server that is wrong."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ def _run(httpserver, out: Path, user: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtest/locustfile.py"), "--headless", "--users", "1"]
     command += ["--host", httpserver.url_for("").rstrip("/"), "--run-time", "1s", "--patience", "1"]
     command += ["--only-summary", "--summary", str(out / "summary.json"), user]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    environment = os.environ | {"LOADTEST_API_KEY": "k1"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +44,7 @@ def test_a_service_that_is_wrong_fails_the_run(httpserver, tmp_path, user, says)
     httpserver.expect_request("/v1/webhook-secret").respond_with_json({"key": "hunter2", "previous": []})
     found = _run(httpserver, tmp_path, user)
     assert found.returncode == 1, found.stderr
+    assert {request.headers["Authorization"] for request, _ in httpserver.log} == {"Bearer k1"}
     totals = json.loads((tmp_path / "summary.json").read_text())
     failures = " ".join(failure["error"] for failure in totals["failures"])
     assert says in failures
