@@ -11,8 +11,9 @@ from locust.env import Environment
 from requests import Response
 
 from loadtest import summary
+from loadtest.asking import Abandoned
 from loadtest.checks import ENDED, CheckFailed, expect, same
-from loadtest.client import Abandoned, Client
+from loadtest.client import Client
 from loadtest.event_log import EventLog
 from loadtest.ledger import Entry
 from loadtest.orders import Order

@@ -13,6 +13,7 @@ from locust import tag, task
 from requests import Response
 
 from loadtest import checks
+from loadtest.asking import said
 from loadtest.checks import expect, same
 from loadtest.event_log import EventLog
 from loadtest.users import ServiceUser
@@ -128,7 +129,7 @@ class BadClient(ServiceUser):
         gevent.sleep(random.choice((0.0, 0.0, 1.0, 3.0)) * random.random())
 
         def check(answer: Response) -> bool:
-            expect(answer.status_code in (200, 202, 409), f"HTTP {answer.status_code}: {answer.text[:200]}")
+            expect(answer.status_code in (200, 202, 409), said(answer))
             if answer.status_code == 409:
                 checks.problem(answer.headers["Content-Type"], answer.json(), 409, "conflict")
                 return False
@@ -147,7 +148,7 @@ class BadClient(ServiceUser):
         """The job, and whether it is a replay."""
 
         def check(answer: Response) -> tuple[dict[str, object], bool]:
-            expect(answer.status_code == 202, f"HTTP {answer.status_code}: {answer.text[:200]}")
+            expect(answer.status_code == 202, said(answer))
             return answer.json(), answer.headers.get("Idempotency-Replayed") == "true"
 
         return self.service.ask("POST", "/v1/jobs", check, name="/v1/jobs (same key)", json=body, headers=key)

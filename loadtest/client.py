@@ -1,91 +1,28 @@
-"""A client of the service. Each answer is checked while Locust measures it, so that a failed check is its failure."""
+"""A client of the service: what callers do with jobs, pictures and events."""
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any
 
 import gevent
 import requests
-from locust.clients import HttpSession, ResponseContextManager
-from locust.exception import RescheduleTask
 from PIL import Image
 from requests import Response
 
 from loadtest import checks, pictures, stream
+from loadtest.asking import Abandoned, Asker, said
 from loadtest.checks import CheckFailed, expect, same
 from loadtest.event_log import EventLog, check_progress
 from loadtest.orders import Order
-from loadtest.session import Session
 
 Job = dict[str, Any]
-Result = TypeVar("Result")
-#: For connecting and for each read; heartbeats come every 15 s.
-_TIMEOUT_S = (10.0, 60.0)
 _CHUNK = 1024
 
 
-class Abandoned(RescheduleTask):
-    """A check failed and is reported: what the client was about makes no sense any more. Locust takes another task."""
-
-
-class Client:
-    def __init__(self, http: HttpSession, session: Session) -> None:
-        self._http = http
-        self._session = session
-        self._key = {"Authorization": f"Bearer {session.options.api_key}"} if session.options.api_key else {}
-
-    # --- asking
-
-    def ask(
-        self,
-        method: str,
-        path: str,
-        check: Callable[[Response], Result],
-        *,
-        name: str,
-        headers: dict[str, str] | None = None,
-        **options: Any,  # noqa: ANN401 - those of requests
-    ) -> Result:
-        """Send one request and check its answer; raises Abandoned when that fails."""
-        # The key is the service's alone: a picture's URL leads to another server, and is signed.
-        key = self._key if path.startswith("/") else {}
-        sent: dict[str, Any] = {"timeout": _TIMEOUT_S, "allow_redirects": False} | options
-        with self._http.request(
-            method, path, name=name, catch_response=True, headers=key | (headers or {}), **sent
-        ) as answer:
-            try:
-                result = _checked(answer, check)
-            except CheckFailed as wrong:
-                answer.failure(wrong)
-            else:
-                answer.success()
-                return result
-        raise Abandoned
-
-    def confirm(self, kind: str, name: str, check: Callable[[], None], *, since: float | None = None) -> None:
-        """Check what came of several requests, as a line of its own. `since`: time.monotonic when it began."""
-        wrong = None
-        try:
-            check()
-        except CheckFailed as error:
-            wrong = error
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            wrong = CheckFailed(f"this is not of the documented form: {error!r}")
-        self._session.report(kind, name, None if since is None else (time.monotonic() - since) * 1000, wrong)
-        if wrong:
-            raise Abandoned
-
-    def refused(self, method: str, path: str, status: int, code: str, *, name: str, **options: Any) -> None:  # noqa: ANN401
-        """Ask for what must be refused. `pointer` among the options: the field that the refusal must name."""
-        pointer = options.pop("pointer", None)
-
-        def check(answer: Response) -> None:
-            same("the status", answer.status_code, status)
-            checks.problem(answer.headers["Content-Type"], answer.json(), status, code, pointer)
-
-        self.ask(method, path, check, name=name, **options)
+class Client(Asker):
+    """Every call raises Abandoned when a check fails."""
 
     # --- jobs
 
@@ -94,9 +31,9 @@ class Client:
 
         def check(answer: Response) -> Job:
             waits = "Prefer" in (headers or {})
-            expect(answer.status_code in ((200, 202) if waits else (202,)), _said(answer))
+            expect(answer.status_code in ((200, 202) if waits else (202,)), said(answer))
             job: Job = answer.json()
-            self._session.ledger.accept(job["id"], order, webhooks="webhook_url" in fields)
+            self.session.ledger.accept(job["id"], order, webhooks="webhook_url" in fields)
             checks.job_record(order, job)
             same("Location", answer.headers["Location"], f"/v1/jobs/{job['id']}")
             same("whether the job has ended", job["status"] in checks.ENDED, answer.status_code == 200)
@@ -125,7 +62,7 @@ class Client:
 
     def until_ended(self, order: Order, job_id: str, *, wait: int = 0) -> Job:
         """Poll. `wait`: seconds for which each answer may be held."""
-        give_up = time.monotonic() + self._session.options.patience_s
+        give_up = time.monotonic() + self.session.options.patience_s
         tag: str | None = None
         while time.monotonic() < give_up:
             job, tag = self.look(order, job_id, tag=tag, wait=wait)
@@ -133,13 +70,13 @@ class Client:
                 return job
             if not wait:
                 gevent.sleep(0.3)
-        patience = self._session.options.patience_s
+        patience = self.session.options.patience_s
         self.confirm("JOB", "end", lambda: expect(False, f"a job has not ended within {patience:g} s"))
         raise Abandoned
 
     def settle(self, order: Order, job: Job, statuses: Collection[str] = ("succeeded",)) -> None:
         """Check the record of an ended job and every picture of it, and settle it in the ledger."""
-        entry = self._session.ledger.accept(job["id"], order)
+        entry = self.session.ledger.accept(job["id"], order)
         entry.status = job["status"]
         self.confirm("JOB", "record at the end", lambda: checks.ended(order, job, statuses))
         for image in job["images"]:
@@ -149,7 +86,7 @@ class Client:
 
     def _picture(self, order: Order, job_id: str, image: dict[str, Any]) -> None:
         content = f"/v1/jobs/{job_id}/images/{image['index']}/content"
-        session = self._session
+        session = self.session
 
         def look(answer: Response) -> Image.Image:
             same("the status", answer.status_code, HTTPStatus.OK)
@@ -226,7 +163,7 @@ class Client:
 
     def follow_to_the_end(self, order: Order, log: EventLog, *, pause_s: float = 0.0) -> None:
         """Connect again, as a browser does, until the log is complete: a service may end streams that last long."""
-        give_up = time.monotonic() + self._session.options.patience_s
+        give_up = time.monotonic() + self.session.options.patience_s
         while not log.complete and time.monotonic() < give_up:
             self.follow(order, log, pause_s=pause_s)
 
@@ -235,19 +172,6 @@ class Client:
         same_log = self.events(log.job_id)
         self.confirm("SSE", "log", lambda: log.check(order, statuses))
         self.confirm("SSE", "log beside JSON", lambda: same("the log as JSON", same_log, log.events))
-
-
-def _checked(answer: ResponseContextManager, check: Callable[[Response], Result]) -> Result:
-    if answer.error is not None:
-        raise CheckFailed(f"no answer: {type(answer.error).__name__}: {answer.error.__context__!r}")
-    try:
-        return check(answer)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise CheckFailed(f"{_said(answer)}, which is not of the documented form: {error!r}") from error
-
-
-def _said(answer: Response) -> str:
-    return f"HTTP {answer.status_code}: {answer.text[:200]}"
 
 
 def _stream_head(answer: Response) -> Response:

@@ -1,5 +1,6 @@
 """The load test's own options, beside Locust's; each can also be set by its environment variable."""
 
+from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,15 +24,21 @@ class Options:
         parsed = environment.parsed_options
         if parsed is None:
             raise ValueError("Locust gave no options; start it by its command")
-        host, _, port = parsed.receiver_bind.rpartition(":")
         return cls(
             api_key=parsed.api_key or None,
             judge=parsed.judge,
             patience_s=parsed.patience,
-            receiver_bind=(host, int(port)),
+            receiver_bind=parsed.receiver_bind,
             receiver_url=parsed.receiver_url or None,
             summary=Path(parsed.summary) if parsed.summary else None,
         )
+
+
+def _place(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not (host and port.isascii() and port.isdecimal() and int(port) < 65536):
+        raise ArgumentTypeError("must be HOST:PORT")
+    return host, int(port)
 
 
 def add(parser: LocustArgumentParser) -> None:
@@ -53,6 +60,7 @@ def add(parser: LocustArgumentParser) -> None:
     )
     group.add_argument(
         "--receiver-bind",
+        type=_place,
         default="127.0.0.1:0",
         env_var="LOADTEST_RECEIVER_BIND",
         help="HOST:PORT of the webhook receiver  [default: 127.0.0.1, a free port]",

@@ -41,7 +41,7 @@ def check_file(order: Order, job_id: str, image: dict[str, Any], content_type: s
 
 
 def load_judge() -> Callable[[str, Image.Image], "Verdict"]:
-    """Says whether a picture shows what its prompt asks for; it knows what the demo checkpoint draws, and needs NumPy."""
+    """The judge of a picture by its prompt. It knows what the demo checkpoint draws, and needs NumPy."""
     from tests.pictures import judge
 
     return judge

@@ -9,8 +9,9 @@ from locust import HttpUser, between, task
 from locust.exception import StopUser
 from requests import Response
 
+from loadtest.asking import Abandoned
 from loadtest.checks import expect, same
-from loadtest.client import Abandoned, Client
+from loadtest.client import Client
 from loadtest.event_log import EventLog
 from loadtest.orders import Order
 from loadtest.session import sessions
