@@ -152,4 +152,8 @@ class Auditor:
         sessions.begin(environment)
 
     def end(self, environment: Environment, **_: Any) -> None:  # noqa: ANN401 - Locust's events may grow
+        if environment.host is None:
+            # Locust has said that it needs one.
+            environment.process_exit_code = 1
+            return
         Audit(environment, sessions.current, self._began).run()
