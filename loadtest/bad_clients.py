@@ -6,10 +6,11 @@ import secrets
 import socket
 import ssl
 from dataclasses import replace
+from itertools import cycle
 from urllib.parse import urlsplit
 
 import gevent
-from locust import tag, task
+from locust import between, task
 from requests import Response
 
 from loadtest import checks
@@ -23,13 +24,16 @@ _HUGE = 2 * 1024 * 1024
 _JSON = {"Content-Type": "application/json"}
 
 
-class BadClient(ServiceUser):
-    """Nothing that is refused here may be queued; the jobs that are accepted must end as all others."""
+class NonsenseClient(ServiceUser):
+    """Nothing that is refused here may be queued."""
 
-    weight = 3
+    weight = 1
+    wait_time = between(0.5, 2.0)
 
-    @tag("refused")
-    @task(3)
+    @task
+    def misbehave(self) -> None:
+        next(_NONSENSE)(self)
+
     def send_nonsense(self) -> None:
         """Broken, unknown, wrong, and of another type."""
         body = replace(self.session.book.draw(), number="refused").body()
@@ -42,14 +46,10 @@ class BadClient(ServiceUser):
         self._refused(422, "invalid_input", "wrong type", json=body | {"steps": "4"}, pointer="/steps")
         self._refused(415, "unsupported_media_type", "content type", data="<a/>", headers=xml)
 
-    @tag("refused")
-    @task(1)
     def send_too_much(self) -> None:
         body = replace(self.session.book.draw(), number="refused", prompt="x" * _HUGE).body()
         self._refused(413, "request_entity_too_large", "huge body", json=body)
 
-    @tag("refused")
-    @task(2)
     def ask_for_the_unknown(self) -> None:
         for job_id in (f"job_{secrets.token_hex(16)}", f"job_{secrets.token_hex(8)}", "0"):
             for method, path in (
@@ -62,8 +62,6 @@ class BadClient(ServiceUser):
                 name = f"/v1/jobs/[unknown]{path}"
                 self.service.refused(method, f"/v1/jobs/{job_id}{path}", 404, "not_found", name=name)
 
-    @tag("broken")
-    @task(1)
     def leave_in_the_middle_of_a_request(self) -> None:
         place = urlsplit(self.host or "")
         port = place.port or {"http": 80, "https": 443}[place.scheme]
@@ -75,8 +73,19 @@ class BadClient(ServiceUser):
             connection.close()
         self.service.ask("GET", "/healthz", lambda answer: same("the status", answer.status_code, 200), name="/healthz")
 
-    @tag("streams")
-    @task(2)
+    def _refused(self, status: int, code: str, what: str, **options: object) -> None:
+        self.service.refused("POST", "/v1/jobs", status, code, name=f"/v1/jobs ({what})", **options)
+
+
+class BadClient(ServiceUser):
+    """Its jobs are accepted, and must end as all others."""
+
+    weight = 3
+
+    @task
+    def misbehave(self) -> None:
+        next(_MISDEEDS)(self)
+
     def leave_a_stream_and_come_back(self) -> None:
         order = self.session.book.long()
         log = EventLog(self.service.submit(order)["id"], in_order=True)
@@ -88,8 +97,6 @@ class BadClient(ServiceUser):
         job, _ = self.service.look(order, log.job_id)
         self.service.settle(order, job or {})
 
-    @tag("streams")
-    @task(1)
     def read_slowly(self) -> None:
         order = self.session.book.draw()
         log = EventLog(self.service.submit(order)["id"], in_order=True)
@@ -98,8 +105,6 @@ class BadClient(ServiceUser):
         job, _ = self.service.look(order, log.job_id)
         self.service.settle(order, job or {})
 
-    @tag("repeated")
-    @task(2)
     def send_the_same_again(self) -> None:
         """Some at once under one key, and then another order under it."""
         order, key = self.session.book.draw(), {"Idempotency-Key": secrets.token_hex(8)}
@@ -116,12 +121,19 @@ class BadClient(ServiceUser):
 
         self.service.confirm("JOB", "one key, one job", check)
         other = order.body() | {"seed": order.image_seed(1)}
-        self._refused(422, "idempotency_key_reused", "key reused", json=other, headers=key, pointer="/Idempotency-Key")
+        self.service.refused(
+            "POST",
+            "/v1/jobs",
+            422,
+            "idempotency_key_reused",
+            name="/v1/jobs (key reused)",
+            json=other,
+            headers=key,
+            pointer="/Idempotency-Key",
+        )
         job_id = answers[0][0]["id"]
         self.service.settle(order, self.service.until_ended(order, job_id, wait=3))
 
-    @tag("canceled")
-    @task(2)
     def change_ones_mind(self) -> None:
         """Cancel after any time: what has not ended is canceled, and what has stays."""
         order = self.session.book.long()
@@ -153,5 +165,21 @@ class BadClient(ServiceUser):
 
         return self.service.ask("POST", "/v1/jobs", check, name="/v1/jobs (same key)", json=body, headers=key)
 
-    def _refused(self, status: int, code: str, what: str, **options: object) -> None:
-        self.service.refused("POST", "/v1/jobs", status, code, name=f"/v1/jobs ({what})", **options)
+
+#: By turns among all users of a kind, so that even a short run has some of each.
+_NONSENSE = cycle(
+    (
+        NonsenseClient.send_nonsense,
+        NonsenseClient.ask_for_the_unknown,
+        NonsenseClient.leave_in_the_middle_of_a_request,
+        NonsenseClient.send_too_much,
+    )
+)
+_MISDEEDS = cycle(
+    (
+        BadClient.change_ones_mind,
+        BadClient.leave_a_stream_and_come_back,
+        BadClient.send_the_same_again,
+        BadClient.read_slowly,
+    )
+)

@@ -4,10 +4,10 @@ from locust import events
 
 from loadtest import options
 from loadtest.audit import Auditor
-from loadtest.bad_clients import BadClient
+from loadtest.bad_clients import BadClient, NonsenseClient
 from loadtest.users import PollingUser, StreamingUser, WebhookUser
 
-__all__ = ["BadClient", "PollingUser", "StreamingUser", "WebhookUser"]
+__all__ = ["BadClient", "NonsenseClient", "PollingUser", "StreamingUser", "WebhookUser"]
 
 _auditor = Auditor()
 events.init_command_line_parser.add_listener(options.add)

@@ -18,7 +18,7 @@ SURE = (
 )
 #: A prompt is text in any script.
 ODD = ("猫と犬 🐈", 'the sign "Grüße"', "a red circle above a blue square on a white background", "שלום")
-_SIZES = ((128, 128), (256, 256), (128, 96), (130, 250))
+_SIZES = ((128, 128), (128, 128), (256, 256), (96, 130))
 _FORMATS = ("png", "jpeg", "webp")
 
 
@@ -82,7 +82,7 @@ class OrderBook:
 
     def long(self) -> Order:
         """One that takes long enough to be watched, left or canceled."""
-        return self._order(self._random.choice(SURE), size=(256, 256), n=2, steps=20)
+        return self._order(self._random.choice(SURE), size=(128, 128), n=2, steps=20)
 
     def _small(self) -> Order:
         chosen = self._random

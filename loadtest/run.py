@@ -76,7 +76,7 @@ def locust(url: str, out: Path, *, users: int, seconds: int) -> list[str]:
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("out/loadtest"), show_default=True
 )
-@click.option("--users", type=click.IntRange(1), default=13, show_default=True)
+@click.option("--users", type=click.IntRange(1), default=14, show_default=True)
 @click.option("--seconds", type=click.IntRange(1), default=60, show_default=True)
 def main(out: Path, users: int, seconds: int) -> None:
     """Put load on a `planpaint up` of its own; exit status 1 when any check failed."""
