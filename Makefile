@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo up test api-fuzz check fix bench lock clean
+.PHONY: install demo up test api-fuzz loadtest check fix bench lock clean
 
 install: $(STAMP)
 
@@ -31,15 +31,19 @@ test: $(STAMP)
 api-fuzz: $(STAMP)
 	FUZZ_EXAMPLES=200 $(BIN)/python -m pytest -q --timeout 3600 tests/api/test_schema.py
 
+# A stack of its own and all kinds of users for a minute; the report is out/loadtest/report.html.
+loadtest: $(STAMP)
+	$(BIN)/python -m loadtest.run
+
 check: $(STAMP)
-	$(BIN)/ruff format --check app api workers tests
-	$(BIN)/ruff check app api workers tests
+	$(BIN)/ruff format --check app api workers loadtest tests
+	$(BIN)/ruff check app api workers loadtest tests
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layers.py
 
 fix: $(STAMP)
-	$(BIN)/ruff format app api workers tests
-	$(BIN)/ruff check --fix app api workers tests
+	$(BIN)/ruff format app api workers loadtest tests
+	$(BIN)/ruff check --fix app api workers loadtest tests
 
 bench: $(STAMP)
 	$(BIN)/planpaint bench ar
