@@ -32,22 +32,24 @@ if ARGV[5] ~= '' then
 end
 local owner, pixels = ARGV[11], tonumber(ARGV[12])
 local most_images, most_pixels, most_waiting = tonumber(ARGV[13]), tonumber(ARGV[14]), tonumber(ARGV[15])
-local in_work = tonumber(redis.call('HGET', KEYS[11], owner) or 0)
 if most_waiting > 0 then
   local queued, planned = unpack(redis.call('HMGET', KEYS[6], 'queued', 'planned'))
   if (tonumber(queued) or 0) + (tonumber(planned) or 0) + n > most_waiting then
-    return reply('queue', job_id, now, '-', 0, in_work, 0)
+    return reply('queue', job_id, now, '-', 0, 0, 0)
   end
 end
-if most_images > 0 and in_work + n > most_images then
-  return reply('images', job_id, now, '-', 0, in_work, 0)
+if most_images > 0 then
+  local in_work = tonumber(redis.call('HGET', KEYS[11], owner) or 0)
+  if in_work + n > most_images then
+    return reply('images', job_id, now, '-', 0, in_work, 0)
+  end
 end
 local pixels_ms = 0
 if most_pixels > 0 then
   local fits
   fits, pixels_ms = take(KEYS[14], most_pixels, tonumber(ARGV[16]), pixels, now)
   if not fits then
-    return reply('pixels', job_id, now, '-', 0, in_work, pixels_ms)
+    return reply('pixels', job_id, now, '-', 0, 0, pixels_ms)
   end
 end
 if ARGV[5] ~= '' then
@@ -63,7 +65,7 @@ local skips_ar = ARGV[7] ~= ''
 local queue = skips_ar and KEYS[9] or KEYS[5]
 local ahead = redis.call('ZCARD', queue)
 local takes_turns = owner ~= ANYBODY and not skips_ar
-redis.call('HINCRBY', KEYS[11], owner, n)
+local in_work = redis.call('HINCRBY', KEYS[11], owner, n)
 if takes_turns then
   local mine = redis.call('SCARD', KEYS[13]) + redis.call('ZCARD', KEYS[12])
   ahead = math.min(ahead, (mine + 1) * redis.call('HLEN', KEYS[11]) - 1)
@@ -77,16 +79,15 @@ for i = 1, n do
       'prior_width', ARGV[9], 'condition', ARGV[10], 'seed', ARGV[16 + i], 'queued_at', now,
       'fence', 0, 'step', 0, 'hints', 0, 'ar_attempts', 0, 'dit_attempts', 0)
   else
-    redis.call('HSET', image, 'state', 'queued', 'seed', ARGV[16 + i], 'queued_at', now,
-      'fence', 0, 'step', 0, 'hints', 0, 'ar_attempts', 0, 'dit_attempts', 0)
-    if takes_turns and redis.call('SCARD', KEYS[13]) >= TURN then
+    local held = takes_turns and redis.call('SCARD', KEYS[13]) >= TURN
+    if held then
       redis.call('ZADD', KEYS[12], since, member)
-    else
-      redis.call('HSET', image, 'entry', redis.call('XADD', KEYS[3], '*', 'job', job_id, 'index', index, 'schema', 1))
-      if takes_turns then
-        redis.call('SADD', KEYS[13], member)
-      end
+    elseif takes_turns then
+      redis.call('SADD', KEYS[13], member)
     end
+    local entry = held and {} or {'entry', redis.call('XADD', KEYS[3], '*', 'job', job_id, 'index', index, 'schema', 1)}
+    redis.call('HSET', image, 'state', 'queued', 'seed', ARGV[16 + i], 'queued_at', now,
+      'fence', 0, 'step', 0, 'hints', 0, 'ar_attempts', 0, 'dit_attempts', 0, unpack(entry))
   end
   local look_at = skips_ar and now or now + hint
   redis.call('ZADD', KEYS[2], look_at, member)
@@ -97,4 +98,4 @@ redis.call('ZADD', KEYS[7], now, job_id)
 redis.call('ZREM', KEYS[8], job_id)
 redis.call('HINCRBY', KEYS[4], 'jobs_accepted', 1)
 redis.call('HINCRBY', KEYS[4], 'images_accepted', n)
-return reply('made', job_id, now, deadline or '-', ahead, in_work + n, pixels_ms)
+return reply('made', job_id, now, deadline or '-', ahead, in_work, pixels_ms)
