@@ -15,7 +15,7 @@ from loadtest.session import Session
 Result = TypeVar("Result")
 #: For connecting and for each read; heartbeats come every 15 s.
 _TIMEOUT_S = (10.0, 60.0)
-#: A service may close a connection that is not used (gunicorn by default after 2 s). What is sent at that very moment is
+#: A service may close a connection that is not used (gunicorn by default after 2 s). What is sent at that moment is
 #: lost without a fault of either side (RFC 9112, section 9.5), so an older connection is not used again.
 _IDLE_S = 1.0
 
