@@ -119,7 +119,9 @@ class Audit:
     def _conclude(self) -> None:
         totals = self._session.ledger.totals()
         for job_id in totals.lost:
-            self._session.report("AUDIT", "lost job", None, CheckFailed(f"{job_id} was accepted and has not ended"))
+            self._session.report(
+                "AUDIT", "lost job", None, CheckFailed(f"{job_id} was accepted and is not known to have ended")
+            )
         wrong = None if totals.accepted else CheckFailed("no job was accepted")
         self._session.report("AUDIT", "accepted jobs", None, wrong)
         log.info("%s", totals)

@@ -81,6 +81,10 @@ def locust(url: str, out: Path, *, users: int, seconds: int) -> list[str]:
 def main(out: Path, users: int, seconds: int) -> None:
     """Put load on a `planpaint up` of its own; exit status 1 when any check failed."""
     out.mkdir(parents=True, exist_ok=True)
+    # What an earlier run left would be taken for this one's.
+    shutil.rmtree(out / "logs", ignore_errors=True)
+    for name in ("report.html", "summary.json"):
+        (out / name).unlink(missing_ok=True)
     raise_on_signals()
     try:
         wrong = _run(out.absolute(), users, seconds)
@@ -106,7 +110,6 @@ def _run(out: Path, users: int, seconds: int) -> list[str]:
             wrong.insert(0, f"a check failed: locust ended with status {status}")
         if wrong:
             kept = out / "logs"
-            shutil.rmtree(kept, ignore_errors=True)
             shutil.copytree(Path(folder) / "logs", kept)
             wrong.append(f"the service's logs: {kept}")
     return wrong
@@ -118,7 +121,12 @@ def _put_load(command: list[str]) -> int:
         return load.wait()
     except Interrupted:
         load.send_signal(signal.SIGINT)
-        load.wait(_STOP_S)
+        try:
+            load.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            # It still waits for accepted jobs.
+            load.kill()
+            load.wait()
         raise
 
 

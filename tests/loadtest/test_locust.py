@@ -16,8 +16,8 @@ ROOT = Path(__file__).parent.parent.parent
 
 def _run(httpserver, out: Path, user: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtest/locustfile.py"), "--headless", "--users", "1"]
-    command += ["--host", httpserver.url_for("").rstrip("/"), "--run-time", "1s", "--patience", "1"]
-    command += ["--only-summary", "--summary", str(out / "summary.json"), user]
+    command += ["--host", httpserver.url_for("").rstrip("/"), "--run-time", "3s", "--patience", "1"]
+    command += ["--stop-timeout", "20", "--only-summary", "--summary", str(out / "summary.json"), user]
     environment = os.environ | {"LOADTEST_API_KEY": "k1"}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
