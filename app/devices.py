@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.errors import Misconfigured
+from app.settings import Settings
 
 # torch_npu registers itself when torch is imported and fails without CANN; it is imported by name below instead.
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
@@ -271,6 +272,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+def take(settings: Settings, *, sharers: int) -> tuple["torch.device", "torch.dtype"]:
+    """The device that the settings name and its dtype, with this process's CPU threads limited.
+
+    `sharers`: the processes that share a model. Raises Misconfigured when that device is not there.
+    """
+    device = pick(settings.device, index=settings.device_index)
+    limit_threads(threads(settings.threads, sharers=sharers, device=device))
+    return device, dtype(settings.dtype, device)
 
 
 def threads(asked: int, *, sharers: int, device: "torch.device") -> int:

@@ -79,10 +79,6 @@ class Ranks:
             work.wait()
         return parts
 
-    def joined(self, part: torch.Tensor) -> torch.Tensor:
-        """The tensors of all ranks side by side along the last dimension."""
-        return self.gathered(part).movedim(0, -2).flatten(-2)
-
     def least(self, number: int) -> int:
         """The smallest of all ranks' numbers."""
         return int(self.gathered(torch.tensor([number], dtype=torch.int32, device=self._device)).min())

@@ -185,8 +185,7 @@ _ALLOWED = {
     "app/ar/graphs.py": "how a graph is captured differs by device",
     "app/ar/runner.py": "what only a processor's sampler can meet",
     "app/ar/model.py": "kernels of a processor",
-    "app/ar/sampler.py": "kernels of a processor, and draws that are made on it",
-    "app/dit/denoise.py": "noise is drawn on the processor",
+    "app/ar/sampler.py": "kernels of a processor",
     "app/bench": "measured on a processor",
 }
 

@@ -3,7 +3,6 @@
 import threading
 
 import structlog
-import torch
 
 from app import devices
 from app.ar import orders
@@ -30,14 +29,9 @@ def device_name(settings: Settings) -> str:
     return "srt" if settings.ar_backend == "srt" else str(devices.pick(settings.device, index=settings.device_index))
 
 
-def _place(settings: Settings) -> tuple[torch.device, torch.dtype]:
-    device = devices.pick(settings.device, index=settings.device_index)
-    devices.limit_threads(devices.threads(settings.threads, sharers=settings.ar_tp, device=device))
-    return device, devices.dtype(settings.dtype, device)
-
-
 def _local(settings: Settings) -> ArEngine:
-    (device, dtype), checkpoint = _place(settings), Checkpoint(settings.checkpoint)
+    device, dtype = devices.take(settings, sharers=settings.ar_tp)
+    checkpoint = Checkpoint(settings.checkpoint)
     leader = Leader(settings.ar_tp, device, ["ar", "--tp", str(settings.ar_tp)]) if settings.ar_tp > 1 else None
     with loading(checkpoint):
         engine = ArEngine.load(
@@ -59,7 +53,8 @@ def _local(settings: Settings) -> ArEngine:
 
 def follow(settings: Settings, rank: int, port: int) -> None:
     """Be another rank of a worker's engine: do as its rank 0 orders, until that ends."""
-    (device, dtype), checkpoint = _place(settings), Checkpoint(settings.checkpoint)
+    device, dtype = devices.take(settings, sharers=settings.ar_tp)
+    checkpoint = Checkpoint(settings.checkpoint)
     follower = Follower(rank, settings.ar_tp, device, port)
     with loading(checkpoint):
         runner = Runner(

@@ -16,11 +16,11 @@ _COMMAND = ("dit",)
 
 def load(settings: Settings) -> DitEngine:
     """Start the group, if there is one; the engine, warmed up and tried out. Raises Misconfigured."""
-    layout, device = _layout(settings), _device(settings)
-    checkpoint, dtype = Checkpoint(settings.checkpoint), devices.dtype(settings.dtype, device)
+    layout, checkpoint = _layout(settings), Checkpoint(settings.checkpoint)
+    device, dtype = devices.take(settings, sharers=layout.ranks)
     leader = Leader(layout.ranks, device, _COMMAND) if layout.ranks > 1 else None
     with loading(checkpoint):
-        engine = _engine(settings, checkpoint, device, leader)
+        engine = _engine(settings, checkpoint, device, dtype, leader)
     selftest.check_attention(device, dtype)
     selftest.check_dit(engine)
     engine.warm_up()
@@ -29,10 +29,11 @@ def load(settings: Settings) -> DitEngine:
 
 def follow(settings: Settings, rank: int, port: int) -> None:
     """Be one of the group's other ranks until its leader ends."""
-    layout, device, checkpoint = _layout(settings), _device(settings), Checkpoint(settings.checkpoint)
+    layout, checkpoint = _layout(settings), Checkpoint(settings.checkpoint)
+    device, dtype = devices.take(settings, sharers=layout.ranks)
     ranks = Follower(rank, layout.ranks, device, port)
     with loading(checkpoint):
-        engine = _engine(settings, checkpoint, device, ranks)
+        engine = _engine(settings, checkpoint, device, dtype, ranks)
     engine.follow(ranks)
 
 
@@ -40,18 +41,13 @@ def _layout(settings: Settings) -> Layout:
     return Layout(settings.dit_sp, settings.dit_cfg_parallel)
 
 
-def _device(settings: Settings) -> torch.device:
-    device = devices.pick(settings.device, index=settings.device_index)
-    devices.limit_threads(devices.threads(settings.threads, sharers=_layout(settings).ranks, device=device))
-    return device
-
-
-def _engine(settings: Settings, checkpoint: Checkpoint, device: torch.device, ranks: Ranks | None) -> DitEngine:
+def _engine(
+    settings: Settings, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, ranks: Ranks | None
+) -> DitEngine:
     options = Options(
         step_cache=settings.step_cache,
         compile=settings.dit_compile,
         tile_pixels=settings.vae_tile_pixels,
         layout=_layout(settings),
     )
-    dtype = devices.dtype(settings.dtype, device)
     return DitEngine.load(checkpoint, device=device, dtype=dtype, options=options, ranks=ranks)

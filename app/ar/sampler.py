@@ -6,6 +6,8 @@ so that a row would change with its neighbours, and it waits for the device.
 
 import torch
 
+from app import devices
+
 #: Tokens of the distribution's head that hold the nucleus almost always, so that a CPU need not sort the codebook.
 _HEAD = 64
 #: A top-k that allows the whole codebook, whatever its size.
@@ -19,7 +21,7 @@ def sampling_parameters(temperature: float, top_p: float, top_k: int) -> tuple[f
 
 def draw_ahead(seed: int, count: int) -> torch.Tensor:
     """All the uniform numbers of one row, [count] in [0, 1): on the CPU, because devices' generators differ."""
-    return torch.rand(count, generator=torch.Generator("cpu").manual_seed(seed), dtype=torch.float32)
+    return torch.rand(count, generator=devices.generator(seed), dtype=torch.float32)
 
 
 def sample(

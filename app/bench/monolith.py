@@ -4,13 +4,12 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
-from diffusers import GlmImagePipeline
-from diffusers.utils import logging as diffusers_logging
 
 from app import devices
 from app.ar.engine import ArEngine
 from app.ar.graphs import Graph
 from app.ar.request import ArRequest, ArResult
+from app.bench import reference
 from app.checkpoint import Checkpoint
 from app.dit.engine import DitEngine
 from app.dit.request import PaintRequest
@@ -22,9 +21,7 @@ CPU = devices.pick("cpu")
 
 def pipeline(checkpoint: Checkpoint, size: Size, steps: int, guidance: float) -> Callable[[list[str]], None]:
     """`GlmImagePipeline` as its users call it, with a prompt or a list of them."""
-    diffusers_logging.disable_progress_bar()
-    made = GlmImagePipeline.from_pretrained(checkpoint.folder, dtype=torch.float32, local_files_only=True)
-    made.set_progress_bar_config(disable=True)
+    made = reference.load(checkpoint)
 
     def run(prompts: list[str]) -> None:
         made(

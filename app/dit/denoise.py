@@ -10,6 +10,7 @@ import torch
 from diffusers import AutoencoderKL, GlmImageTransformer2DModel
 from diffusers.utils.torch_utils import randn_tensor
 
+from app import devices
 from app.dit.condition import Memory, patches, upsampled
 from app.dit.glyphs import GlyphEncoder
 from app.dit.parallel import Parallel
@@ -86,8 +87,9 @@ class Denoiser:
     def _noise(self, inside: Size, seed: int) -> torch.Tensor:
         """Drawn on the CPU and moved, so that a seed means the same picture on every device."""
         shape = (1, self._transformer.config.in_channels, inside.height // self._scale, inside.width // self._scale)
-        generator = torch.Generator("cpu").manual_seed(seed)
-        noise: torch.Tensor = randn_tensor(shape, generator=generator, device=self._device, dtype=self._dtype)
+        noise: torch.Tensor = randn_tensor(
+            shape, generator=devices.generator(seed), device=self._device, dtype=self._dtype
+        )
         return noise
 
     def _branches(self, request: PaintRequest, latents: torch.Tensor) -> list[_Branch]:

@@ -7,8 +7,8 @@ import signal
 import requests
 from PIL import Image
 
+from loadtest.orders import SURE
 from tests.integration.stack import RunningStack, alive
-from tests.integration.test_service import SURE
 from tests.pictures import judge
 from tests.servers import wait_until
 

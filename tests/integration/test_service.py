@@ -14,19 +14,10 @@ from standardwebhooks import Webhook
 from werkzeug import Request, Response
 
 from app.domain.sizes import Size
+from loadtest.orders import SURE
 from tests.integration.stack import RunningStack
 from tests.pictures import draw, judge, parse
 from tests.servers import wait_until
-
-#: Greedy and one shape: prompts that the demo checkpoint draws right every time.
-SURE = (
-    "a red circle on a blue background",
-    "a yellow square on a blue background",
-    "a green triangle on a red background",
-    "an orange cross on a green background",
-    "a yellow star on a purple background",
-    "a black ring on a yellow background",
-)
 
 
 def _image(stack: RunningStack, job: dict, index: int = 0) -> Image.Image:

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,8 +12,8 @@ from app.domain.messages import ImageRef
 from app.domain.states import ImageState
 from app.store.jobs import JobStore
 from tests.servers import wait_until
+from tests.workers.groups import children, leader
 from tests.workers.test_ar import _run_until, _states, _submit
-from tests.workers.test_dit_group import children
 from workers.ar import ArWorker
 
 S = ImageState
@@ -23,20 +21,9 @@ S = ImageState
 
 @pytest.fixture
 def group(servers, client, tiny_checkpoint, tmp_path):
-    """The leader; it starts its follower itself. `client`: on an empty database."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PLANPAINT_")}
-    settings = {"PLANPAINT_CHECKPOINT": str(tiny_checkpoint.folder), "PLANPAINT_LEASE_S": "1"}
-    with (tmp_path / "group.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "app.cli", "ar", "--tp", "2"],
-            env=clean | servers.environment | settings,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    yield process
-    process.kill()
-    process.wait()
+    """The leader. `client`: on an empty database."""
+    with leader(servers, tiny_checkpoint, tmp_path / "group.log", "ar", "--tp", "2") as process:
+        yield process
 
 
 def test_a_dead_rank_ends_the_group_and_another_worker_takes_over(

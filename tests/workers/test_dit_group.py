@@ -2,9 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +12,7 @@ from app.domain.states import ImageState
 from app.queues.dit_queue import DitQueue, make_celery
 from app.store.jobs import JobStore
 from tests.servers import wait_until
+from tests.workers.groups import children, leader
 from tests.workers.test_dit import _image, _planned
 from workers.dit import DitWorker
 from workers.uploader import Uploader
@@ -25,24 +23,9 @@ STEPS = 1000
 
 @pytest.fixture
 def group(servers, client, tiny_checkpoint, tmp_path):
-    """The leader, its followers started by itself. `client`: on an empty database."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PLANPAINT_")}
-    settings = {"PLANPAINT_CHECKPOINT": str(tiny_checkpoint.folder), "PLANPAINT_LEASE_S": "1"}
-    with (tmp_path / "group.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "app.cli", "dit", "--sp", "2"],
-            env=clean | servers.environment | settings,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    yield process
-    process.kill()
-    process.wait()
-
-
-def children(pid):
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
+    """The leader. `client`: on an empty database."""
+    with leader(servers, tiny_checkpoint, tmp_path / "group.log", "dit", "--sp", "2") as process:
+        yield process
 
 
 def test_a_killed_rank_ends_its_group_and_the_image_is_painted_elsewhere(
