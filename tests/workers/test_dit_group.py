@@ -42,7 +42,8 @@ def test_a_killed_rank_ends_its_group_and_the_image_is_painted_elsewhere(
         return _image(store, long).step > 2
 
     wait_until(running, timeout=120, what="a step of the long image")
-    assert _image(store, quick).state is ImageState.SUCCEEDED
+    # Its upload goes on while the next image is painted.
+    wait_until(lambda: _image(store, quick).state is ImageState.SUCCEEDED, what="the quick image's commit")
     (follower,) = children(group.pid)
     os.kill(follower, signal.SIGKILL)
     assert group.wait(30) != 0
