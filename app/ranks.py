@@ -170,7 +170,8 @@ def _start(
         if given and rank >= len(given):
             raise Misconfigured(f"rank {rank} of a group needs a device of its own, and {visible} shows {len(given)}")
         environment[visible] = given[rank] if given else str(rank)
-    tether = [sys.executable, "-m", "app.launcher.tether", str(os.getpid())]  # ends it when this process dies
+    # Ended when this process dies, also where it hangs on its device.
+    tether = [sys.executable, "-m", "app.launcher.tether", str(os.getpid()), "KILL"]
     place = ["--rank", str(rank), "--rendezvous", str(port)]
     return subprocess.Popen(
         [*tether, sys.executable, "-m", "app.cli", *command, *place],

@@ -95,6 +95,9 @@ class Settings(BaseSettings):
     hint_s: float = Field(5.0, ge=0.1, le=3600, description="a waiting image whose hint is lost is hinted again after")
     sweep_s: float = Field(1.0, ge=0.05, le=60)
     max_attempts: int = Field(3, ge=1, le=100, description="per stage of one image")
+    step_limit_s: float = Field(
+        120.0, ge=0, le=86_400, description="a worker whose device finishes no step for this long is ended; 0: never"
+    )
     stop_grace_s: float = Field(6.0, ge=0, le=3600, description="a stopping worker finishes work for this long")
 
     # --- webhooks

@@ -24,6 +24,7 @@ from app.store.jobs import JobStore
 from workers import ar_backend, inputs
 from workers.heartbeat import Heartbeat
 from workers.process import ends_at, patiently, stop_on_signals
+from workers.watchdog import Watchdog
 
 log = structlog.get_logger(__name__)
 
@@ -66,6 +67,7 @@ class ArWorker:
         *,
         name: str,
         min_distinct: float,
+        watchdog: Watchdog,
     ) -> None:
         self._engine = engine
         self._stream = stream
@@ -81,6 +83,8 @@ class ArWorker:
         self._loading: dict[str, Future[ArRequest | Row]] = {}
         self._loader = ThreadPoolExecutor(_LOADERS, thread_name_prefix="inputs")
         self._polled_at = 0.0
+        self._alone: str | None = None
+        self._watchdog = watchdog
 
     @property
     def idle(self) -> bool:
@@ -101,6 +105,10 @@ class ArWorker:
             wait(self._loading.values(), timeout=_POLL_S, return_when=FIRST_COMPLETED)
         self._drop_lost()
         self._drop_overdue()
+        if self._engine.running:
+            self._watchdog.alive()
+        else:
+            self._watchdog.rest()
         order = list(self._rows)
         # First come, first painted: rows that end at the same step are handed over in the order of their claims.
         for ended in sorted(self._engine.step(), key=lambda each: order.index(each.key)):
@@ -115,16 +123,23 @@ class ArWorker:
             self._engine.evict(key)
             self._stages.release(row.lease)
             self._forget(key)
+        self._watchdog.rest()
 
     def _take(self) -> None:
+        if self._alone in self._rows:
+            return
         free = self._engine.free_slots - len(self._hints) - len(self._loading)
         idle = not self._rows and not self._hints
-        if free > 0 and (idle or time.monotonic() - self._polled_at > _POLL_S):
+        waits = any(hint.alone for hint in self._hints)
+        if free > 0 and not waits and (idle or time.monotonic() - self._polled_at > _POLL_S):
             self._hints += self._stream.read(free) or (self._stream.wait(_BLOCK_MS) if idle else [])
             # A key's next images are hinted when these are claimed: look again at the next step.
             self._polled_at = 0.0 if self._hints else time.monotonic()
+            self._hints.sort(key=lambda hint: hint.alone)
         while self._hints and self._engine.free_slots > len(self._loading):
             hint = self._hints[0]
+            if hint.alone and self._rows:
+                return
             # The hint's own token: a claim whose answer was lost is sent again, and must be known again.
             order = self._store.claim_plan(hint.ref, entry=hint.entry, token=f"{self._name}/{hint.entry}")
             if order is None:
@@ -132,9 +147,13 @@ class ArWorker:
             # Forgotten only now: a hint whose claim did not get through is tried again.
             self._hints.pop(0)
             if order is not None:
-                self._admit(order)
+                key = self._admit(order)
+                if hint.alone:
+                    log.info("planned_alone", image=str(hint.ref))
+                    self._alone = key
+                    return
 
-    def _admit(self, order: PlanOrder) -> None:
+    def _admit(self, order: PlanOrder) -> str:
         key, parameters = f"{order.lease.ref}/{order.lease.fence}", order.parameters
         request = ArRequest(
             key,
@@ -149,10 +168,11 @@ class ArWorker:
         self._heartbeat.hold(order.lease)
         if not order.inputs:
             self._start(request)
-            return
+            return key
         # Off this thread: the running rows must not wait for object storage, nor for the pictures' own pass.
         lost = partial(self._heartbeat.lost, order.lease)
         self._loading[key] = self._loader.submit(self._open, request, order.inputs, lost)
+        return key
 
     def _open(self, request: ArRequest, keys: tuple[str, ...], lost: Callable[[], bool]) -> ArRequest | Row:
         return self._engine.open(replace(request, images=inputs.load(self._blobs, keys, lost)))
@@ -259,6 +279,7 @@ def run(settings: Settings) -> None:
             heartbeat,
             name=name,
             min_distinct=settings.ar_min_distinct,
+            watchdog=Watchdog(settings.step_limit_s),
         )
         heartbeat.say("ready")
         while not stop.is_set():

@@ -24,6 +24,7 @@ from workers import dit_engine, inputs
 from workers.heartbeat import Heartbeat
 from workers.process import ends_at
 from workers.uploader import Painted, Uploader
+from workers.watchdog import Watchdog
 
 log = structlog.get_logger(__name__)
 
@@ -63,6 +64,7 @@ class DitWorker:
         uploader: Uploader,
         *,
         name: str,
+        watchdog: Watchdog,
     ) -> None:
         self._engine = engine
         self._store = store
@@ -70,6 +72,7 @@ class DitWorker:
         self._blobs = blobs
         self._heartbeat = heartbeat
         self._uploader = uploader
+        self._watchdog = watchdog
         self.name = name
         self._claims = 0
         self._stop_at = float("inf")
@@ -102,7 +105,8 @@ class DitWorker:
         on_step = self._on_step(order)
         try:
             pictures = inputs.load(self._blobs, order.inputs, partial(self._heartbeat.lost, order.lease))
-            pixels = self._engine.paint(_request(order, pictures), on_step)
+            with self._watchdog:
+                pixels = self._engine.paint(_request(order, pictures), on_step)
             self._uploader.submit(Painted(order, pixels))
         except LostLease:
             log.warning("abandoned", image=str(order.lease.ref), fence=order.lease.fence)
@@ -135,6 +139,7 @@ class DitWorker:
         deadline = ends_at(order.left_s)
 
         def on_step(step: int) -> None:
+            self._watchdog.alive()
             if self._heartbeat.lost(order.lease):
                 raise LostLease(str(order.lease.ref))
             if time.monotonic() > self._stop_at:
@@ -191,7 +196,9 @@ def run(settings: Settings) -> bool:
         uploader = Uploader(
             blobs, store, stages, heartbeat, model=settings.checkpoint.name, step_cache=engine.step_cache
         )
-        worker = DitWorker(engine, store, stages, blobs, heartbeat, uploader, name=name)
+        worker = DitWorker(
+            engine, store, stages, blobs, heartbeat, uploader, name=name, watchdog=Watchdog(settings.step_limit_s)
+        )
         _consume(settings, worker)
         uploader.close(settings.stop_grace_s)
         engine.close()

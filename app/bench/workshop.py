@@ -24,6 +24,7 @@ from app.store.jobs import Terms
 from workers.dit import DitWorker
 from workers.heartbeat import Heartbeat
 from workers.uploader import Uploader
+from workers.watchdog import Watchdog
 
 _READY_S = 60.0
 
@@ -116,7 +117,16 @@ class Workshop:
         """Let a worker take the job's images in turn, until the last of them is committed."""
         blobs = self._slow if slow else self.blobs
         uploader = Uploader(blobs, self.store, self._stages, self._heartbeat)
-        worker = DitWorker(engine, self.store, self._stages, blobs, self._heartbeat, uploader, name=f"bench-{job_id}")
+        worker = DitWorker(
+            engine,
+            self.store,
+            self._stages,
+            blobs,
+            self._heartbeat,
+            uploader,
+            name=f"bench-{job_id}",
+            watchdog=Watchdog(0),
+        )
         for index in range(images):
             worker.step(DitTask(job_id, index))
         uploader.close(_READY_S)

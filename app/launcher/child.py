@@ -21,7 +21,7 @@ class Child:
     def __init__(self, name: str, command: list[str], *, environment: dict[str, str], log: Path) -> None:
         self.name = name
         self.log = log
-        self._command = [sys.executable, "-m", "app.launcher.tether", str(os.getpid()), *command]
+        self._command = [sys.executable, "-m", "app.launcher.tether", str(os.getpid()), "TERM", *command]
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0

@@ -1,6 +1,7 @@
-"""`python -m app.launcher.tether PARENT COMMAND...`: becomes COMMAND, which the kernel stops when its parent dies.
+"""`python -m app.launcher.tether PARENT SIGNAL COMMAND...`: becomes COMMAND, which gets SIGNAL when its parent dies.
 
-Without it a launcher killed by SIGKILL would leave servers behind. Linux only; elsewhere the command just runs.
+The kernel sends it: TERM for what stops in good order, KILL for what may hang and has nothing to lose. Without it a
+launcher killed by SIGKILL would leave servers behind. Linux only; elsewhere the command just runs.
 """
 
 import ctypes
@@ -12,9 +13,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    parent, command = int(sys.argv[1]), sys.argv[2:]
+    parent, number, command = int(sys.argv[1]), signal.Signals[f"SIG{sys.argv[2]}"], sys.argv[3:]
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
         # It may have died before the call above, and nobody would tell us.
         if os.getppid() != parent:
             sys.exit("the parent died before its child began")

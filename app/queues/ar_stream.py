@@ -23,11 +23,12 @@ BATCH_EVERY = 4
 
 @dataclass(frozen=True, slots=True)
 class ArHint:
-    """A stream's entry, and the image that it names."""
+    """A stream's entry, and the image that it names. `alone`: it must be planned with nothing else in the process."""
 
     stream: str
     entry: str
     ref: ImageRef
+    alone: bool = False
 
 
 class ArStream:
@@ -93,7 +94,7 @@ class ArStream:
             # The sweeper hints the image again, and a newer worker will take it.
             log.warning("ar_hint_too_new", entry=entry, schema=schema)
             return None
-        return ArHint(stream, entry, ref)
+        return ArHint(stream, entry, ref, alone=b"alone" in fields)
 
     def drop(self, hint: ArHint) -> None:
         """Forget a hint that is old: its image is done, canceled, somebody's, or hinted anew."""

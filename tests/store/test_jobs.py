@@ -217,6 +217,34 @@ def test_an_image_fails_when_its_attempts_are_used_up(store, stage):
     assert job.status == "failed"
 
 
+def _alone(client, ref):
+    ((_, fields),) = client.xrange(keys.AR_REALTIME)
+    return fields[b"job"] == ref.job_id.encode() and b"alone" in fields
+
+
+def test_the_last_attempt_at_a_plan_is_made_alone(store, client):
+    placed = place(store, S.PLANNING)
+    _sweep_when_due(store, placed.ref)
+    assert not _alone(client, placed.ref)
+    plan(store, placed.ref, "second")
+    _sweep_when_due(store, placed.ref)
+    assert _alone(client, placed.ref)
+    store.release(plan(store, placed.ref, "third"))
+    assert _alone(client, placed.ref)
+
+
+def test_an_attempt_that_its_company_may_have_ended_is_never_the_last(store, client):
+    """Failures of its own before, and then a batch that dies: one more, alone."""
+    placed = place(store, S.PLANNING)
+    store.retry(placed.lease, "nan_output", "no number")
+    store.retry(plan(store, placed.ref, "second"), "nan_output", "no number")
+    plan(store, placed.ref, "third")
+    assert _sweep_when_due(store, placed.ref) == ("retried", S.QUEUED)
+    assert _alone(client, placed.ref)
+    plan(store, placed.ref, "fourth")
+    assert _sweep_when_due(store, placed.ref) == ("failed", S.FAILED)
+
+
 def test_released_work_is_not_counted(store):
     placed = place(store, S.PAINTING)
     store.release(placed.lease)

@@ -12,10 +12,16 @@ from tests.servers import Servers
 
 
 @contextmanager
-def leader(servers: Servers, checkpoint: Checkpoint, log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+def leader(
+    servers: Servers, checkpoint: Checkpoint, log: Path, *command: str, step_limit_s: float = 120
+) -> Iterator[subprocess.Popen[bytes]]:
     """`planpaint *command` with a lease of a second; it starts its followers itself."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PLANPAINT_")}
-    settings = {"PLANPAINT_CHECKPOINT": str(checkpoint.folder), "PLANPAINT_LEASE_S": "1"}
+    settings = {
+        "PLANPAINT_CHECKPOINT": str(checkpoint.folder),
+        "PLANPAINT_LEASE_S": "1",
+        "PLANPAINT_STEP_LIMIT_S": str(step_limit_s),
+    }
     with log.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "app.cli", *command],

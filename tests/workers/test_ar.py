@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -19,7 +20,10 @@ from app.pictures import Bounds, prepare
 from app.store.jobs import Terms
 from tests.ar.srt_server import SrtServer
 from tests.servers import wait_until
+from tests.store.orders import plan
 from workers.ar import ArWorker
+from workers.heartbeat import Heartbeat
+from workers.watchdog import Watchdog
 
 S = ImageState
 
@@ -40,6 +44,19 @@ def _engine(checkpoint, slots):
     )
 
 
+@contextmanager
+def _worker(engine, client, settings, store, blobs, registry, name):
+    stream = wiring.ar_stream(client, name)
+    stream.ensure_groups()
+    stages = wiring.stages(settings, client)
+    with Heartbeat(store, registry, name=name, role="ar", device="cpu", lease_s=settings.lease_s) as heartbeat:
+        made = ArWorker(
+            engine, stream, store, stages, blobs, heartbeat, name=name, min_distinct=0.0, watchdog=Watchdog(0)
+        )
+        yield made
+        made.release_all()
+
+
 @pytest.fixture
 def bounds(tiny_checkpoint):
     return Bounds.of(tiny_checkpoint.part("processor"))
@@ -49,7 +66,7 @@ def bounds(tiny_checkpoint):
 def worker(engine, client, store, stages, blobs, heartbeat):
     stream = wiring.ar_stream(client, "w1")
     stream.ensure_groups()
-    made = ArWorker(engine, stream, store, stages, blobs, heartbeat, name="w1", min_distinct=0.0)
+    made = ArWorker(engine, stream, store, stages, blobs, heartbeat, name="w1", min_distinct=0.0, watchdog=Watchdog(0))
     yield made
     made.release_all()
 
@@ -79,7 +96,7 @@ def _states(store, job_id):
 
 
 def _run_until(worker, condition):
-    wait_until(lambda: (worker.step(), condition())[1], what="the worker's work")
+    wait_until(lambda: (worker.step(), condition())[1], timeout=120, what="the worker's work")
 
 
 def test_a_mixed_group_is_planned_and_hinted(worker, store, client):
@@ -114,12 +131,79 @@ def test_one_key_alone_fills_all_slots_within_a_few_steps(tiny_checkpoint, clien
     stream = wiring.ar_stream(client, "w1")
     stream.ensure_groups()
     wide = _engine(tiny_checkpoint, slots=10)
-    worker = ArWorker(wide, stream, store, stages, blobs, heartbeat, name="w1", min_distinct=0.0)
+    worker = ArWorker(wide, stream, store, stages, blobs, heartbeat, name="w1", min_distinct=0.0, watchdog=Watchdog(0))
     job = _submit(store, "128x128", n=10, owner="key_alone")
     for _ in range(4):
         worker.step()
     assert _states(store, job) == [S.PLANNING] * 10
     worker.release_all()
+
+
+def _lose(store, client, ref):
+    """The end of the lease, at once: what a worker held that has died."""
+    client.zadd(keys.DUE, {str(ref): 1})
+    assert store.sweep(ref)[0] in ("retried", "failed")
+
+
+@pytest.fixture
+def patient(settings):
+    """A store whose leases do not lapse by themselves, however slow the machine is."""
+    return settings.model_copy(update={"lease_s": 600.0})
+
+
+@pytest.fixture
+def patient_store(patient, client):
+    return wiring.job_store(patient, client)
+
+
+def test_a_suspect_is_planned_alone_after_the_rows_that_run_and_before_newcomers(
+    engine, client, patient, patient_store, blobs, registry
+):
+    store, suspect = patient_store, _submit(patient_store)
+    for attempt in range(2):
+        plan(store, ImageRef(suspect, 0), f"lost{attempt}")
+        _lose(store, client, ImageRef(suspect, 0))
+    with _worker(engine, client, patient, store, blobs, registry, "w1") as worker:
+        company, together = [_submit(store, "128x128"), _submit(store, "32x32")], []
+
+        def step():
+            worker.step()
+            together.append({key.split(":")[0] for key in engine.running})
+
+        wait_until(lambda: (step(), _states(store, company[0]) == [S.PLANNING])[1], what="the company runs")
+        later = _submit(store)
+        wait_until(lambda: (step(), _states(store, suspect) == [S.PLANNED])[1], timeout=120, what="the suspect's plan")
+        assert {suspect} in together
+        assert not any(suspect in running and len(running) > 1 for running in together)
+        assert _states(store, later) == [S.QUEUED]
+        _run_until(worker, lambda: all(_states(store, job) == [S.PLANNED] for job in [*company, later]))
+
+
+def test_a_prompt_that_kills_its_process_takes_nobody_with_it(engine, client, patient, patient_store, blobs, registry):
+    """The process's end is played: all that the worker holds is lost the moment it runs the poison."""
+    store = patient_store
+    poison = _submit(store, prompt="poison")
+    good = [_submit(store), _submit(store), _submit(store)]
+    deaths = 0
+    while S.QUEUED in [_states(store, job)[0] for job in (poison, *good)]:
+        assert deaths <= 3
+        with _worker(engine, client, patient, store, blobs, registry, f"w{deaths}") as worker:
+
+            def over(worker=worker):
+                worker.step()
+                return worker.idle or any(poison in key for key in engine.running)
+
+            wait_until(over, timeout=120, what="the poison, or the end")
+            deaths += not worker.idle
+            for row in worker._rows.values():
+                _lose(store, client, row.lease.ref)
+            for hint in worker._hints:  # read and not claimed; for the sweeper's eyes they would have to wait longer
+                worker._stream.drop(hint)
+                client.zadd(keys.DUE, {str(hint.ref): 1})
+                assert store.sweep(hint.ref)[0] == "hinted"
+    assert deaths == 3
+    assert store.get(poison).images[0].failure.code == "worker_lost"
+    assert all(_states(store, job) == [S.PLANNED] for job in good)
 
 
 def test_a_bad_prompt_fails_alone_with_a_reason(worker, store):

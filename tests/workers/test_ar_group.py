@@ -1,4 +1,4 @@
-"""`planpaint ar --tp 2` as an operator runs it: two processes that plan together, and die together."""
+"""`planpaint ar --tp 2` as an operator runs it: two processes that plan together, and end together."""
 
 import os
 import signal
@@ -11,10 +11,12 @@ from app.ar.engine import ArEngine
 from app.domain.messages import ImageRef
 from app.domain.states import ImageState
 from app.store.jobs import JobStore
+from tests.integration.stack import alive
 from tests.servers import wait_until
 from tests.workers.groups import children, leader
 from tests.workers.test_ar import _run_until, _states, _submit
 from workers.ar import ArWorker
+from workers.watchdog import Watchdog
 
 S = ImageState
 
@@ -22,20 +24,23 @@ S = ImageState
 @pytest.fixture
 def group(servers, client, tiny_checkpoint, tmp_path):
     """The leader. `client`: on an empty database."""
-    with leader(servers, tiny_checkpoint, tmp_path / "group.log", "ar", "--tp", "2") as process:
+    with leader(servers, tiny_checkpoint, tmp_path / "group.log", "ar", "--tp", "2", step_limit_s=3) as process:
         yield process
 
 
-def test_a_dead_rank_ends_the_group_and_another_worker_takes_over(
-    group, client, stages, blobs, heartbeat, tiny_checkpoint
+def test_a_rank_that_hangs_ends_the_group_and_another_worker_takes_over(
+    group, client, stages, blobs, heartbeat, tiny_checkpoint, tmp_path
 ):
+    """Stopped, it keeps the other rank waiting inside a step, whose heartbeat goes on."""
     store = JobStore(client, lease_ms=1000, hint_ms=1000, max_attempts=3)
     quick, long = _submit(store), _submit(store, size="512x512", seed=4)
     wait_until(lambda: _states(store, quick) == [S.PLANNED], timeout=120, what="a plan of two ranks")
     assert _states(store, long) == [S.PLANNING]
     (follower,) = children(group.pid)
-    os.kill(follower, signal.SIGKILL)
-    assert group.wait(10) not in (0, os.EX_CONFIG)
+    os.kill(follower, signal.SIGSTOP)
+    assert group.wait(30) not in (0, os.EX_CONFIG)
+    assert "Timeout (" in (tmp_path / "group.log").read_text()
+    wait_until(lambda: not alive(follower), what="the end of the stopped rank")
 
     ref = ImageRef(long, 0)
     wait_until(lambda: ref in store.due(10), what="the lease's end")
@@ -50,7 +55,7 @@ def test_a_dead_rank_ends_the_group_and_another_worker_takes_over(
     )
     stream = wiring.ar_stream(client, "w1")
     stream.ensure_groups()
-    alone = ArWorker(engine, stream, store, stages, blobs, heartbeat, name="w1", min_distinct=0.0)
+    alone = ArWorker(engine, stream, store, stages, blobs, heartbeat, name="w1", min_distinct=0.0, watchdog=Watchdog(0))
     again = _submit(store)
     _run_until(alone, lambda: [*_states(store, long), *_states(store, again)] == [S.PLANNED] * 2)
     assert store.get(long).images[0].ar_attempts == 2

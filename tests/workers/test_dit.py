@@ -17,6 +17,7 @@ from app.store.jobs import Terms
 from tests.store.orders import plan
 from workers.dit import DitWorker
 from workers.uploader import Uploader
+from workers.watchdog import Watchdog
 
 S = ImageState
 SIZE = Size(64, 96)
@@ -34,7 +35,7 @@ def uploader(blobs, store, stages, heartbeat):
 
 @pytest.fixture
 def worker(engine, store, stages, blobs, heartbeat, uploader):
-    return DitWorker(engine, store, stages, blobs, heartbeat, uploader, name="w1")
+    return DitWorker(engine, store, stages, blobs, heartbeat, uploader, name="w1", watchdog=Watchdog(0))
 
 
 def _planned(store, steps=3) -> ImageRef:
@@ -128,7 +129,7 @@ def test_after_memory_ran_out_a_worker_takes_nothing_and_the_image_is_tried_once
     image = _image(store, ref)
     assert (image.state, image.dit_attempts, image.failure) == (S.PLANNED, 1, None)
     assert client.llen(keys.DIT_LIST) == 1
-    second = DitWorker(engine, store, stages, blobs, heartbeat, uploader, name="w2")
+    second = DitWorker(engine, store, stages, blobs, heartbeat, uploader, name="w2", watchdog=Watchdog(0))
     second.step(DitTask(ref.job_id, 0))
     image = _image(store, ref)
     assert (image.state, image.dit_attempts, image.failure.code) == (S.FAILED, 2, "out_of_memory")

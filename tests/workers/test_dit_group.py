@@ -16,6 +16,7 @@ from tests.workers.groups import children, leader
 from tests.workers.test_dit import _image, _planned
 from workers.dit import DitWorker
 from workers.uploader import Uploader
+from workers.watchdog import Watchdog
 
 #: Long enough to be met in the middle.
 STEPS = 1000
@@ -52,7 +53,9 @@ def test_a_killed_rank_ends_its_group_and_the_image_is_painted_elsewhere(
 
     engine = DitEngine.load(tiny_checkpoint, device=torch.device("cpu"), dtype=torch.float32)
     uploader = Uploader(blobs, store, stages, heartbeat)
-    DitWorker(engine, store, stages, blobs, heartbeat, uploader, name="w2").step(DitTask(long.job_id, 0))
+    DitWorker(engine, store, stages, blobs, heartbeat, uploader, name="w2", watchdog=Watchdog(0)).step(
+        DitTask(long.job_id, 0)
+    )
     uploader.close(30)
     image = _image(store, long)
     assert (image.state, image.dit_attempts) == (ImageState.SUCCEEDED, 2)

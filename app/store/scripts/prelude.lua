@@ -152,7 +152,11 @@ end
 
 local function send_hint()
   drop_hint()
-  local entry = redis.call('XADD', ar, '*', 'job', job_id, 'index', index, 'schema', 1)
+  local fields = {'job', job_id, 'index', index, 'schema', 1}
+  if get('alone') then
+    fields[7], fields[8] = 'alone', 1
+  end
+  local entry = redis.call('XADD', ar, '*', unpack(fields))
   redis.call('HSET', image, 'entry', entry)
   if takes_turns then
     redis.call('ZREM', line, member)

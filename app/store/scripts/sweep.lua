@@ -19,6 +19,10 @@ if overdue then
   expire(now + lease)
   return {'expired', state}
 end
+if state == 'planning' and not get('alone') and tonumber(get('ar_attempts')) >= max_attempts - 1 then
+  -- Another row of its batch may have killed the process. So the last attempt is made alone, and until then there is one.
+  redis.call('HSET', image, 'alone', 1, 'ar_attempts', max_attempts - 1)
+end
 if state == 'planning' or state == 'painting' then
   retry(true, max_attempts, hint, 'worker_lost', 'the worker was lost ' .. max_attempts .. ' times at this image')
   return {state == 'failed' and 'failed' or 'retried', state}
