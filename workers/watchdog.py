@@ -5,7 +5,6 @@ interpreter's own and needs none of its locks, so it also ends a process that ha
 """
 
 import faulthandler
-import sys
 import time
 from types import TracebackType
 
@@ -46,6 +45,6 @@ class Watchdog:
 
     def _arm(self) -> None:
         if self._limit_s:
-            # Longer by what `alive` may leave out.
-            faulthandler.dump_traceback_later(self._limit_s + _RENEW_S, exit=True, file=sys.__stderr__)
+            # Longer by what `alive` may leave out. Standard error by its number: Celery puts a logger in its place.
+            faulthandler.dump_traceback_later(self._limit_s + _RENEW_S, exit=True, file=2)
             self._armed_at = time.monotonic()
