@@ -25,7 +25,7 @@ def test_stop_is_clean_and_the_next_start_resumes_unfinished_jobs(tmp_path):
     first = RunningStack(tmp_path / "data")
     try:
         first.wait_ready()
-        jobs = [first.submit(steps=30, seed=index)["id"] for index in range(3)]
+        jobs = [first.submit(size="128x128", steps=30, seed=index)["id"] for index in range(3)]
         wait_until(lambda: first.get(jobs[0])["images"][0]["stage"] == "dit", timeout=60, what="painting")
         pids = list(first.children())
         assert len(pids) == 7

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -19,7 +20,6 @@ from app.errors import Unavailable
 from app.pictures import Bounds, prepare
 from app.store.jobs import Terms
 from tests.ar.srt_server import SrtServer
-from tests.servers import wait_until
 from tests.store.orders import plan
 from workers.ar import ArWorker
 from workers.heartbeat import Heartbeat
@@ -96,7 +96,11 @@ def _states(store, job_id):
 
 
 def _run_until(worker, condition):
-    wait_until(lambda: (worker.step(), condition())[1], timeout=120, what="the worker's work")
+    """Without wait_until's pause, which takes longer than a step."""
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "the worker's work did not end"
+        worker.step()
 
 
 def test_a_mixed_group_is_planned_and_hinted(worker, store, client):
@@ -170,9 +174,11 @@ def test_a_suspect_is_planned_alone_after_the_rows_that_run_and_before_newcomers
             worker.step()
             together.append({key.split(":")[0] for key in engine.running})
 
-        wait_until(lambda: (step(), _states(store, company[0]) == [S.PLANNING])[1], what="the company runs")
+        while _states(store, company[0]) != [S.PLANNING]:
+            step()
         later = _submit(store)
-        wait_until(lambda: (step(), _states(store, suspect) == [S.PLANNED])[1], timeout=120, what="the suspect's plan")
+        while _states(store, suspect) != [S.PLANNED]:
+            step()
         assert {suspect} in together
         assert not any(suspect in running and len(running) > 1 for running in together)
         assert _states(store, later) == [S.QUEUED]
@@ -188,12 +194,9 @@ def test_a_prompt_that_kills_its_process_takes_nobody_with_it(engine, client, pa
     while S.QUEUED in [_states(store, job)[0] for job in (poison, *good)]:
         assert deaths <= 3
         with _worker(engine, client, patient, store, blobs, registry, f"w{deaths}") as worker:
-
-            def over(worker=worker):
+            worker.step()
+            while not worker.idle and not any(poison in key for key in engine.running):
                 worker.step()
-                return worker.idle or any(poison in key for key in engine.running)
-
-            wait_until(over, timeout=120, what="the poison, or the end")
             deaths += not worker.idle
             for row in worker._rows.values():
                 _lose(store, client, row.lease.ref)
