@@ -63,6 +63,7 @@ class Live:
 
     url: str
     log: Path
+    child: Child
 
     @property
     def port(self) -> int:
@@ -87,7 +88,7 @@ def running(servers: Servers, folder: Path, **settings: str) -> Iterator[Live]:
     child = Child("api", [sys.executable, "-m", "app.cli", "api"], environment=environment, log=log)
     child.start()
     try:
-        found = Live(f"http://127.0.0.1:{port}", log)
+        found = Live(f"http://127.0.0.1:{port}", log, child)
         wait_until(lambda: _ready(found.url), timeout=60, what="the API process")
         yield found
     finally:
