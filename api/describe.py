@@ -4,6 +4,7 @@ import copy
 from typing import Any
 
 from api.problems import OPENAI_PATHS
+from app.settings import Settings
 
 _KEY = {
     "name": "Idempotency-Key",
@@ -11,14 +12,14 @@ _KEY = {
     "required": False,
     "description": "a repeat with the same body gets the first answer (Idempotency-Replayed: true), one with another "
     "body 422; remembered for PLANPAINT_IDEMPOTENCY_S, 24 hours unless the operator says otherwise",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]*[!-~])?$"},
 }
 _CANCEL_AFTER = {
     "name": "Cancel-After",
     "in": "header",
     "required": False,
     "description": "what has not ended this long after the creation is canceled: 90, 90s, 5m, 1h30m45s; 5 s to 7 days",
-    "schema": {"type": "string", "pattern": "^([1-9][0-9]{1,4}s?|[1-9][0-9]?m)$"},
+    "schema": {"type": "string", "pattern": "^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s?)?$", "examples": ["90s"]},
 }
 _PREFER = {
     "name": "Prefer",
@@ -87,7 +88,7 @@ _STATUS_TEXTS = {
 }
 
 
-def describe(found: dict[str, Any]) -> dict[str, Any]:
+def describe(found: dict[str, Any], settings: Settings) -> dict[str, Any]:
     """The whole description. `found`: what flask-openapi has collected; it is left as it is."""
     spec = copy.deepcopy(found)
     for path, item in spec["paths"].items():
@@ -100,6 +101,8 @@ def describe(found: dict[str, Any]) -> dict[str, Any]:
             if path.startswith("/v1/"):
                 _guard(path, operation)
             _finish_answers(path, operation["responses"])
+    for name in ("JobRequest", "GenerationRequest"):
+        spec["components"]["schemas"][name]["properties"]["prompt"]["maxLength"] = settings.max_prompt_chars
     _forms(spec)
     spec["components"]["securitySchemes"] = _SECURITY
     return spec
@@ -147,15 +150,16 @@ def _forms(spec: dict[str, Any]) -> None:
     """Jobs and edits may come as forms with files."""
     job = {
         "type": "object",
-        "properties": {"job": {"type": "string", "description": "the job as JSON"}, "image": _FILES},
+        "properties": {"job": {"$ref": "#/components/schemas/JobRequest"}, "image": _FILES},
         "required": ["job"],
     }
     content = spec["paths"]["/v1/jobs"]["post"]["requestBody"]["content"]
-    content["multipart/form-data"] = {"schema": job}
+    content["multipart/form-data"] = {"schema": job, "encoding": {"job": {"contentType": "application/json"}}}
     generation = spec["components"]["schemas"]["GenerationRequest"]
     edit = {
         "type": "object",
-        "properties": generation["properties"] | {"image": _FILES | {"minItems": 1}},
+        "properties": {name: _as_text(field) for name, field in generation["properties"].items()}
+        | {"image": _FILES | {"minItems": 1}},
         "required": ["prompt", "image"],
         "additionalProperties": False,
     }
@@ -164,3 +168,10 @@ def _forms(spec: dict[str, Any]) -> None:
         "required": True,
         "content": {"multipart/form-data": {"schema": {"$ref": "#/components/schemas/EditForm"}}},
     }
+
+
+def _as_text(field: dict[str, Any]) -> dict[str, Any]:
+    """A field of a form: there is no null in it, what is not given is left out."""
+    kinds = [kind for kind in field.get("anyOf", ()) if kind.get("type") != "null"]
+    rest = {name: value for name, value in field.items() if name not in ("anyOf", "default")}
+    return rest | kinds[0] if kinds else field

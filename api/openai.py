@@ -65,7 +65,13 @@ def edits() -> Response:
         body = GenerationRequest.model_validate(fields)
     except ValidationError as error:
         raise _refused(error) from error
-    return _images(body, fields)
+    try:
+        return _images(body, fields)
+    except RefusedInput as error:
+        if not error.field.startswith("images"):
+            raise
+        # So it is called in a job; here the files are named `image`.
+        raise RefusedInput("image", error.detail) from error
 
 
 @blueprint.get("/models", summary="List models (OpenAI)", responses={"200": ModelsOut})

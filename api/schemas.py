@@ -17,6 +17,14 @@ MAX_METADATA = 8 * 1024
 #: Shortest and longest `ttl` of a job, seconds.
 LEAST_TTL_S, MOST_TTL_S = 60, 31_536_000
 
+_SIDE = "([1-9][0-9]{0,2}|1[0-9]{3}|20[0-3][0-9]|204[0-8])"
+#: The rules of `Size.parse` and of `_prompt` in the words of JSON Schema.
+SIZE_PATTERN = f"{_SIDE}x{_SIDE}"
+PROMPT_PATTERN = r"^[^\u0000]*\S[^\u0000]*$"
+#: What a host may be is checked beyond this.
+URL_SCHEMA: dict[str, Any] = {"format": "uri", "pattern": "^https?://"}
+_STATUSES = "(queued|running|succeeded|partial|failed|canceling|canceled|expired)"
+
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 WebhookEvent = Literal["job.started", "image.completed", "image.failed", "image.canceled", "job.completed"]
 Status = Literal["queued", "running", "succeeded", "partial", "failed", "canceling", "canceled", "expired"]
@@ -44,23 +52,41 @@ class JobRequest(BaseModel):
                 "n": 2,
                 "seed": 7,
                 "steps": 12,
-            }
+            },
+            "anyOf": [
+                {"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
+                {"required": ["reuse_prior"], "properties": {"reuse_prior": {"type": "object"}}},
+            ],
         },
     )
 
-    prompt: str | None = Field(None, description="what to draw; text to appear in the picture stands in quotes")
+    prompt: str | None = Field(
+        None,
+        description="what to draw; text to appear in the picture stands in quotes",
+        json_schema_extra={"minLength": 1, "pattern": PROMPT_PATTERN},
+    )
     reuse_prior: ReusedImage | None = Field(
         None, description="skip AR: paint this image's plan again; prompt and size default to its own"
     )
     images: list[str] = Field(
         default_factory=list, max_length=4, description="pictures to edit: base64, data URLs or https URLs"
     )
-    size: str | None = Field(None, description=f'"WIDTHxHEIGHT", sides from 1 to {MAX_SIDE} pixels')
+    size: str | None = Field(
+        None,
+        description=f'"WIDTHxHEIGHT", sides from 1 to {MAX_SIDE} pixels',
+        json_schema_extra={"pattern": f"^{SIZE_PATTERN}$"},
+    )
     n: int = Field(1, ge=1, le=10, description="number of pictures; picture i has seed (seed + i) mod 2^32")
     seed: int | None = Field(None, ge=0, lt=SEED_LIMIT, description="drawn by the server when absent, and echoed")
     steps: int | None = Field(None, ge=1, le=100, description="denoising steps")
     guidance_scale: Finite = Field(1.5, ge=0, le=20, description="classifier-free guidance; 1 or less: none")
-    temperature: Finite = Field(0.9, ge=0, le=2, description="of the AR stage; 0: always the likeliest token")
+    temperature: Finite = Field(
+        0.9,
+        ge=0,
+        le=2,
+        description="of the AR stage; 0: always the likeliest token",
+        json_schema_extra={"not": {"exclusiveMinimum": 0, "exclusiveMaximum": LEAST_TEMPERATURE}},
+    )
     top_p: Finite = Field(0.75, gt=0, le=1, description="nucleus of the AR stage")
     top_k: int = Field(0, ge=0, le=65536, description="so many likeliest tokens of the AR stage only; 0: no such limit")
     output_format: Literal["png", "jpeg", "webp"] = "png"
@@ -68,7 +94,9 @@ class JobRequest(BaseModel):
     priority: Literal["realtime", "batch"] = Field(
         "realtime", description="batch waits behind realtime, never for ever"
     )
-    webhook_url: str | None = Field(None, max_length=2048, description="receives signed events of this job")
+    webhook_url: str | None = Field(
+        None, max_length=2048, description="receives signed events of this job", json_schema_extra=URL_SCHEMA
+    )
     webhook_events: list[WebhookEvent] | None = Field(
         None, min_length=1, description="which types it receives; default: all but image.canceled"
     )
@@ -148,7 +176,7 @@ class WebhookTestRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    url: str = Field(max_length=2048, examples=["https://example.org/hook"])
+    url: str = Field(max_length=2048, examples=["https://example.org/hook"], json_schema_extra=URL_SCHEMA)
 
     @field_validator("url", mode="before")
     @classmethod
@@ -190,6 +218,22 @@ class ListQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     limit: int = Field(20, ge=1, le=100)
-    cursor: str | None = Field(None, max_length=200, description="next_cursor of the page before")
-    status: str | None = Field(None, max_length=200, description="one or more, separated by commas")
-    created_after: str | None = Field(None, max_length=40, description="RFC 3339", examples=["2026-01-31T12:00:00Z"])
+    cursor: str | None = Field(
+        None,
+        max_length=200,
+        description="next_cursor of the page before; any other is refused",
+        json_schema_extra={"pattern": "^[A-Za-z0-9_-]+$"},
+    )
+    status: str | None = Field(
+        None,
+        max_length=200,
+        description="one or more, separated by commas",
+        json_schema_extra={"pattern": f"^{_STATUSES}(,{_STATUSES})*$"},
+    )
+    created_after: str | None = Field(
+        None,
+        max_length=40,
+        description="RFC 3339",
+        examples=["2026-01-31T12:00:00Z"],
+        json_schema_extra={"format": "date-time"},
+    )

@@ -73,7 +73,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
 
 def _end_input(client: Any) -> None:  # noqa: ANN401 - gevent's socket
-    """As if the client had hung up, but only once what it has sent already is read: a request on its way is answered."""
+    """As if the client had hung up, but behind what it has sent already: a request on its way is answered."""
     try:
         client.shutdown(socket.SHUT_RD)
     except OSError:
