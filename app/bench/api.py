@@ -79,8 +79,7 @@ def run(as_json: bool) -> int:
         f"{THREADS} connections, warm-up {WARM_UP_S:g} s each, {BLOCKS} blocks of {BLOCK_S:g} s by turns, "
         f"{LATENCY_S:g} s at half our rate"
     )
-    with tempfile.TemporaryDirectory() as folder, servers(Path(folder)) as found:
-        figures = measure(found, blocks=BLOCKS, block_s=BLOCK_S, latency_s=LATENCY_S, readers_s=READERS_S)
+    figures = measure()
     for name, value, limit in (
         ("accepted jobs by second", figures.jobs_per_s, ""),
         ("bare XADD by second", figures.bare_per_s, ""),
@@ -97,12 +96,14 @@ def run(as_json: bool) -> int:
     return 0 if figures.holds else 1
 
 
-def measure(found: Servers, *, blocks: int, block_s: float, latency_s: float, readers_s: float) -> Figures:
-    # First: it needs a queue without other jobs.
-    followed = readers.measure(found.ours, found.settings, seconds=readers_s)
-    pairs = by_turns(found.ours, found.bare, blocks=blocks, block_s=block_s)
+def measure() -> Figures:
+    # Each with processes of its own: readers leave their mark on the queue, and on who listens for changes.
+    with tempfile.TemporaryDirectory() as folder, servers(Path(folder)) as found:
+        followed = readers.measure(found.ours, found.settings, seconds=READERS_S)
+    with tempfile.TemporaryDirectory() as folder, servers(Path(folder)) as found:
+        pairs = by_turns(found.ours, found.bare, blocks=BLOCKS, block_s=BLOCK_S)
+        paced = _drive(found.ours, LATENCY_S, median(mine.by_second for mine, _ in pairs) / 2)
     rate = median(mine.by_second for mine, _ in pairs)
-    paced = _drive(found.ours, latency_s, rate / 2)
     return Figures(
         ratio=round(median(mine.by_second / theirs.by_second for mine, theirs in pairs), 3),
         ratio_limit=RATIO_LIMIT,
@@ -112,7 +113,7 @@ def measure(found: Servers, *, blocks: int, block_s: float, latency_s: float, re
         p99_limit_ms=P99_LIMIT_MS,
         p99_at_jobs_per_s=round(rate / 2, 1),
         readers=readers.READERS,
-        readers_events_per_s=round(followed.events / readers_s, 1),
+        readers_events_per_s=round(followed.events / READERS_S, 1),
         readers_resumed=followed.resumed,
         readers_p95_ms=round(followed.asked.percentile_ms(95), 2),
         readers_p99_ms=round(followed.asked.percentile_ms(99), 2),
