@@ -174,4 +174,6 @@ def _as_text(field: dict[str, Any]) -> dict[str, Any]:
     """A field of a form: there is no null in it, what is not given is left out."""
     kinds = [kind for kind in field.get("anyOf", ()) if kind.get("type") != "null"]
     rest = {name: value for name, value in field.items() if name not in ("anyOf", "default")}
-    return rest | kinds[0] if kinds else field
+    if not kinds:
+        return field
+    return rest | (kinds[0] if len(kinds) == 1 else {"anyOf": kinds})

@@ -2,11 +2,17 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
 
 from api.schemas import LEAST_TEMPERATURE, PROMPT_PATTERN, SIZE_PATTERN, URL_SCHEMA
 from app.domain.job import SEED_LIMIT
 from app.domain.sizes import Size
+
+_TEMPERATURES: list[JsonValue] = [
+    {"type": "number", "const": 0},
+    {"type": "number", "minimum": LEAST_TEMPERATURE, "maximum": 2},
+    {"type": "null"},
+]
 
 
 class GenerationRequest(BaseModel):
@@ -14,13 +20,7 @@ class GenerationRequest(BaseModel):
 
     model_config = ConfigDict(
         extra="forbid",
-        json_schema_extra={
-            "example": {"model": "glm-image", "prompt": "a red circle", "n": 1},
-            "not": {
-                "required": ["guidance", "guidance_scale"],
-                "properties": {"guidance": {"type": "number"}, "guidance_scale": {"type": "number"}},
-            },
-        },
+        json_schema_extra={"example": {"model": "glm-image", "prompt": "a red circle", "n": 1}},
     )
 
     prompt: str = Field(min_length=1, description="what to draw", json_schema_extra={"pattern": PROMPT_PATTERN})
@@ -41,9 +41,7 @@ class GenerationRequest(BaseModel):
     steps: int | None = Field(None, ge=1, le=100)
     guidance_scale: float | None = Field(None, ge=0, le=20)
     guidance: float | None = Field(None, ge=0, le=20, description="another name of guidance_scale")
-    temperature: float | None = Field(
-        None, ge=0, le=2, json_schema_extra={"not": {"exclusiveMinimum": 0, "exclusiveMaximum": LEAST_TEMPERATURE}}
-    )
+    temperature: float | None = Field(None, ge=0, le=2, json_schema_extra={"anyOf": _TEMPERATURES})
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=0, le=65536)
     priority: Literal["realtime", "batch"] | None = None

@@ -53,16 +53,12 @@ class JobRequest(BaseModel):
                 "seed": 7,
                 "steps": 12,
             },
-            "anyOf": [
-                {"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
-                {"required": ["reuse_prior"], "properties": {"reuse_prior": {"type": "object"}}},
-            ],
         },
     )
 
     prompt: str | None = Field(
         None,
-        description="what to draw; text to appear in the picture stands in quotes",
+        description="what to draw; text to appear in the picture stands in quotes; required without reuse_prior",
         json_schema_extra={"minLength": 1, "pattern": PROMPT_PATTERN},
     )
     reuse_prior: ReusedImage | None = Field(
@@ -85,7 +81,7 @@ class JobRequest(BaseModel):
         ge=0,
         le=2,
         description="of the AR stage; 0: always the likeliest token",
-        json_schema_extra={"not": {"exclusiveMinimum": 0, "exclusiveMaximum": LEAST_TEMPERATURE}},
+        json_schema_extra={"anyOf": [{"const": 0}, {"minimum": LEAST_TEMPERATURE}]},
     )
     top_p: Finite = Field(0.75, gt=0, le=1, description="nucleus of the AR stage")
     top_k: int = Field(0, ge=0, le=65536, description="so many likeliest tokens of the AR stage only; 0: no such limit")

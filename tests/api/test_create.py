@@ -112,7 +112,7 @@ def test_200_concurrent_duplicates_make_one_job(live, client):
 
 
 def test_a_hundred_jobs_at_once_have_a_hundred_ids(http):
-    """vllm-project/vllm-omni#1080: ids from the clock, two in one second, one hangs."""
+    """vllm-project/vllm-omni#1080, vllm-project/vllm-omni#2048: ids from the clock, two in a second, one hangs."""
     ids = {http.post("/v1/jobs", json=BODY).get_json()["id"] for _ in range(100)}
     assert len(ids) == 100
     assert all(http.get(f"/v1/jobs/{job_id}").status_code == 200 for job_id in ids)
@@ -122,7 +122,7 @@ def test_a_hundred_jobs_at_once_have_a_hundred_ids(http):
 
 
 def test_a_wait_that_runs_out_is_202_with_the_real_status(http, client):
-    """replicate/replicate-python#385, #372: the client got an empty list as if all was done."""
+    """replicate/replicate-python#385, replicate/replicate-python#372: an empty list, as if all was done."""
     answer = http.post("/v1/jobs", json=BODY, headers={"Prefer": "wait=1"})
     job = answer.get_json()
     assert (answer.status_code, job["status"]) == (202, "queued")

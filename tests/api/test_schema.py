@@ -34,11 +34,11 @@ BEYOND_SCHEMAS = {
     "cursor": "is not one that this service gave out",
     "Idempotency-Key": "came with another request before",
     "Cancel-After": "must be ",  # 5 s to 7 days, however that is written
-    "prompt": "tokens",
+    "prompt": "tokens|is required",  # required unless a plan is reused
     "images?(/[0-3])?": "",  # bytes that are a picture of a kind that is taken, by whatever way they come
     "reuse_prior": "no job|no prior tokens|has images",
     "webhook_url|url": "must be an absolute http or https URL",  # what a host, a port and IDNA may be
-    "guidance": "must not come with",  # said of the JSON, but schemathesis cannot read it of a form with files
+    "guidance": "must not come with",
     "webhook_events": "needs a webhook_url",
     "metadata": "bytes as JSON|plain JSON|lone surrogate",
     "size": "pixels",  # the operator's budget
