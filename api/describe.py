@@ -98,6 +98,8 @@ def describe(found: dict[str, Any], settings: Settings) -> dict[str, Any]:
             operation.setdefault("parameters", [])
             operation["parameters"] += _HEADERS.get((method, path), [])
             _drop_unmeant(operation["responses"])
+            if path != "/healthz":
+                operation["responses"].setdefault("500", _problem("Problem"))
             if path.startswith("/v1/"):
                 _guard(path, operation)
             _finish_answers(path, operation["responses"])
@@ -111,18 +113,19 @@ def describe(found: dict[str, Any], settings: Settings) -> dict[str, Any]:
 def _drop_unmeant(responses: dict[str, Any]) -> None:
     """flask-openapi gives every route a 422 of its own; ours name the Problem."""
     schema = responses.get("422", {}).get("content", {}).get("application/json", {}).get("schema", {})
-    if "422" in responses and not schema.get("$ref", "").endswith("/Problem"):
-        del responses["422"]
-    problem = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}
-    responses.setdefault("500", problem)
+    if not schema.get("$ref", "").endswith("/Problem"):
+        responses.pop("422", None)
 
 
 def _guard(path: str, operation: dict[str, Any]) -> None:
     operation["security"] = [{"key": []}]
     kind = "OpenAIError" if path.startswith(OPENAI_PATHS) else "Problem"
     for status in _REFUSALS:
-        content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind}"}}}
-        operation["responses"].setdefault(status, {"content": content})
+        operation["responses"].setdefault(status, _problem(kind))
+
+
+def _problem(kind: str) -> dict[str, Any]:
+    return {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind}"}}}}
 
 
 def _finish_answers(path: str, responses: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from api.access import caller
 from api.answers import EventsOut
 from api.feeds import Feed
 from api.gate import Caller
-from api.jobs import ERRORS, find_job, jobs_tag
+from api.jobs import MISSING, find_job, jobs_tag
 from api.parts import Parts, base_url, current
 from api.problems import Problem, problem
 from api.schemas import EventQuery, JobPath
@@ -21,9 +21,7 @@ from app.domain.states import TERMINAL
 from app.errors import NotFound, Unavailable
 from app.views import event_view, progress_view
 
-blueprint: Blueprint = APIBlueprint(
-    "events", __name__, url_prefix="/v1/jobs", abp_tags=[jobs_tag], abp_responses=ERRORS
-)
+blueprint: Blueprint = APIBlueprint("events", __name__, url_prefix="/v1/jobs", abp_tags=[jobs_tag])
 
 #: A stream tells the progress of images at most so often, seconds.
 _PROGRESS_S = 1.0
@@ -34,7 +32,7 @@ _RECONNECT_MS = 2000
 @blueprint.get(
     "/<job_id>/events",
     summary="Follow a job",
-    responses={"200": EventsOut, "204": None, "406": Problem, "410": Problem, "429": Problem},
+    responses=MISSING | {"200": EventsOut, "204": None, "406": Problem, "422": Problem},
 )
 def events(path: JobPath, query: EventQuery) -> Response:
     """The log as server-sent events, live until the job ends; as JSON for those who accept only that.

@@ -19,12 +19,29 @@ from app.launcher.ports import free_ports
 from app.store.api_keys import ApiKeys
 from app.store.jobs import JobStore
 from tests.api.orders import finish
+from tests.api.statuses import Answer, Recorder, documented
 from tests.servers import Servers, wait_until
 
 
 @pytest.fixture(scope="session")
 def app(servers: Servers) -> Flask:
     return build(servers.settings(lease_s=0.5, hint_s=0.2, sse_heartbeat_s=0.2, webhook_allow="127.0.0.0/8"))
+
+
+@pytest.fixture(scope="session")
+def promised(app: Flask) -> set[Answer]:
+    return documented(app)
+
+
+@pytest.fixture(autouse=True)
+def no_answer_is_undocumented(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Of whatever an application in this process answers while a test runs."""
+    with Recorder() as recorder:
+        yield
+    if recorder.seen:
+        promised = request.getfixturevalue("promised")
+        paths = {path for _, path, _ in promised}
+        assert sorted(answer for answer in recorder.seen - promised if answer[1] in paths) == []
 
 
 @pytest.fixture
