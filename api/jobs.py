@@ -142,7 +142,7 @@ def page(query: ListQuery) -> Response:
 
 
 def _statuses(text: str | None) -> list[str]:
-    names = text.split(",") if text else []
+    names = [] if text is None else text.split(",")
     known = [status.value for status in JobStatus]
     if unknown := [name for name in names if name not in known]:
         raise RefusedInput("status", f"must be of {', '.join(known)}; {unknown[0][:40]!r} is not")

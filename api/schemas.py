@@ -1,6 +1,7 @@
 """What comes in and what goes out, as pydantic models. Unknown fields are refused, never dropped."""
 
 import json
+import re
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ _SIDE = "([1-9][0-9]{0,2}|1[0-9]{3}|20[0-3][0-9]|204[0-8])"
 #: The rules of `Size.parse` and of `_prompt` in the words of JSON Schema.
 SIZE_PATTERN = f"{_SIDE}x{_SIDE}"
 PROMPT_PATTERN = r"^[^\u0000]*\S[^\u0000]*$"
+_URL = re.compile(r"https?://([A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+", re.ASCII)
 #: What a host may be is checked beyond this.
 URL_SCHEMA: dict[str, Any] = {"format": "uri", "pattern": "^https?://"}
 _STATUSES = "(queued|running|succeeded|partial|failed|canceling|canceled|expired)"
@@ -147,9 +149,8 @@ def check_receiver(value: object) -> object:
     """A webhook URL that can be posted to; its addresses are checked when it is."""
     if not isinstance(value, str):
         return value
-    _refuse_surrogates(value)
-    if any(character.isspace() or not character.isprintable() for character in value):
-        raise ValueError("must not contain spaces or control characters")
+    if not _URL.fullmatch(value):
+        raise ValueError("must be an absolute http or https URL in ASCII: xn--... and %.. stand for other characters")
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError("must be an absolute http or https URL")

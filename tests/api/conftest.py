@@ -16,6 +16,7 @@ from app.connect import Client, connect
 from app.domain.access import LimitChanges, Scope
 from app.launcher.child import Child
 from app.launcher.ports import free_ports
+from app.settings import load
 from app.store.api_keys import ApiKeys
 from app.store.jobs import JobStore
 from tests.api.orders import finish
@@ -29,19 +30,17 @@ def app(servers: Servers) -> Flask:
 
 
 @pytest.fixture(scope="session")
-def promised(app: Flask) -> set[Answer]:
-    return documented(app)
+def promised() -> set[Answer]:
+    return documented(build(load({})))
 
 
 @pytest.fixture(autouse=True)
-def no_answer_is_undocumented(request: pytest.FixtureRequest) -> Iterator[None]:
+def no_answer_is_undocumented(promised: set[Answer]) -> Iterator[None]:
     """Of whatever an application in this process answers while a test runs."""
     with Recorder() as recorder:
         yield
-    if recorder.seen:
-        promised = request.getfixturevalue("promised")
-        paths = {path for _, path, _ in promised}
-        assert sorted(answer for answer in recorder.seen - promised if answer[1] in paths) == []
+    paths = {path for _, path, _ in promised}
+    assert sorted(answer for answer in recorder.seen - promised if answer[1] in paths) == []
 
 
 @pytest.fixture

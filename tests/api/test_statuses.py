@@ -22,11 +22,11 @@ class Asker:
     """A client with a key, who expects a status."""
 
     def __init__(self, app, secret):
-        self._http = app.test_client()
-        self._key = {"Authorization": f"Bearer {secret}"} if secret else {}
+        self.http = app.test_client()
+        self.key = {"Authorization": f"Bearer {secret}"} if secret else {}
 
     def __call__(self, status, method, path, headers=None, **rest):
-        answer = self._http.open(path, method=method, headers=self._key | (headers or {}), **rest)
+        answer = self.http.open(path, method=method, headers=self.key | (headers or {}), **rest)
         assert answer.status_code == status, (method, path, answer.status_code, answer.get_data()[:300])
         answer.close()
         return answer
@@ -115,8 +115,10 @@ def _ask_for_what_is_not_there(ask, status, job):
 
 
 def _meet_the_cap_of_readers(servers, secret):
-    capped = Asker(build(servers.settings(sse_readers=0, api_keys="required")), secret)
-    capped(429, "GET", f"/v1/jobs/{capped.submit()}/events")
+    ask = Asker(build(servers.settings(sse_readers=1, api_keys="required")), secret)
+    job = ask.submit()
+    with ask.http.get(f"/v1/jobs/{job}/events", headers=ask.key, buffered=False):
+        ask(429, "GET", f"/v1/jobs/{job}/events")
 
 
 def _use_webhooks(ask, servers, secret):
@@ -136,7 +138,7 @@ def _use_openais_door(ask, settings):
         ask(status, "POST", generate, **body)
     ask(400, "POST", edit, data={"prompt": "x"}, content_type="multipart/form-data")
     ask(404, "POST", edit, **_form(model="y"))
-    ask(413, "POST", edit, **_form(image=(io.BytesIO(b"x" * 600_000), "a.png")))
+    ask(413, "POST", edit, **_form(image=(io.BytesIO(b"x" * 300_000), "a.png")))
     ask(415, "POST", edit, **TEXT)
     ask(504, "POST", generate, json=JOB)
     ask(504, "POST", edit, **_form())
@@ -159,7 +161,7 @@ def _use_openais_door(ask, settings):
 def test_every_documented_answer_is_given(servers, client, store, settings):
     registry = ApiKeys(client)
     secret = registry.create("all", list(Scope), LimitChanges())[1]
-    limits = {"max_body_bytes": 200_000, "max_image_bytes": 100_000, "openai_wait_s": 1, "default_size": "32x32"}
+    limits = {"max_body_bytes": 200_000, "max_image_bytes": 20_000, "openai_wait_s": 1, "default_size": "32x32"}
     app = build(servers.settings(api_keys="required", **limits))
     promised = documented(app)
     with Recorder() as recorder:
