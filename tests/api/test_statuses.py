@@ -3,14 +3,20 @@
 import io
 import json
 import re
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 
 import pytest
+from structlog.testing import capture_logs
 
 from api.application import build
+from api.readers import Readers
+from app import wiring
 from app.domain.access import LimitChanges, Scope
 from app.store.api_keys import ApiKeys
 from tests.api.orders import Workers, a_picture, finish, painting
-from tests.api.statuses import Recorder, documented
+from tests.api.statuses import Recorder
 
 JOB = {"prompt": "x", "size": "32x32"}
 BROKEN = {"data": "{", "content_type": "application/json"}
@@ -22,11 +28,11 @@ class Asker:
     """A client with a key, who expects a status."""
 
     def __init__(self, app, secret):
-        self.http = app.test_client()
-        self.key = {"Authorization": f"Bearer {secret}"} if secret else {}
+        self._http = app.test_client()
+        self._key = {"Authorization": f"Bearer {secret}"} if secret else {}
 
     def __call__(self, status, method, path, headers=None, **rest):
-        answer = self.http.open(path, method=method, headers=self.key | (headers or {}), **rest)
+        answer = self._http.open(path, method=method, headers=self._key | (headers or {}), **rest)
         assert answer.status_code == status, (method, path, answer.status_code, answer.get_data()[:300])
         answer.close()
         return answer
@@ -39,7 +45,18 @@ def _form(**fields):
     return {"data": {"prompt": "x", "image": (io.BytesIO(a_picture()), "a.png")} | fields}
 
 
-def _refuse_everything(servers, registry, answers):
+@contextmanager
+def _with(app, parts):
+    """The application as it is with other parts for a while."""
+    before = app.extensions["planpaint"]
+    app.extensions["planpaint"] = parts
+    try:
+        yield
+    finally:
+        app.extensions["planpaint"] = before
+
+
+def _refuse_everything(app, servers, registry, answers):
     """401, 403, 429, 500 and 503 stand before every operation."""
 
     def ask_all(app, status, secret):
@@ -49,21 +66,20 @@ def _refuse_everything(servers, registry, answers):
                 filled = re.sub("{index}", "0", path)
                 ask(status, method, re.sub("{job_id}", f"job_{'0' * 32}", re.sub("{[a-z_]+}", "x", filled)))
 
-    keyed = build(servers.settings(api_keys="required"))
-    ask_all(keyed, 401, "")
-    ask_all(keyed, 403, registry.create("none", [], LimitChanges())[1])
+    ask_all(app, 401, "")
+    ask_all(app, 403, registry.create("none", [], LimitChanges())[1])
     spent = registry.create("spent", list(Scope), LimitChanges(requests=1))[1]
-    Asker(keyed, spent)(200, "GET", "/v1/queue")
-    ask_all(keyed, 429, spent)
+    Asker(app, spent)(200, "GET", "/v1/queue")
+    ask_all(app, 429, spent)
     away = build(servers.settings(redis_url="redis://127.0.0.1:1/0", api_keys="required"))
     ask_all(away, 503, "any")
     for path in ("/readyz", "/metrics"):
         Asker(away, "")(503, "GET", path)
-    broken = build(servers.settings())
-    broken.extensions["planpaint"] = None
-    ask_all(broken, 500, "any")
-    for path in ("/readyz", "/metrics"):
-        Asker(broken, "")(500, "GET", path)
+    # Each would print its traceback.
+    with _with(app, None), capture_logs():
+        ask_all(app, 500, "any")
+        for path in ("/readyz", "/metrics"):
+            Asker(app, "")(500, "GET", path)
 
 
 def _use_jobs(ask, store, settings):
@@ -114,22 +130,23 @@ def _ask_for_what_is_not_there(ask, status, job):
     ask(status, "POST", f"{delivery}/redeliver")
 
 
-def _meet_the_cap_of_readers(servers, secret):
-    ask = Asker(build(servers.settings(sse_readers=1, api_keys="required")), secret)
+def _meet_the_cap_of_readers(app, ask):
     job = ask.submit()
-    with ask.http.get(f"/v1/jobs/{job}/events", headers=ask.key, buffered=False):
+    with _with(app, replace(app.extensions["planpaint"], readers=Readers(0))):
         ask(429, "GET", f"/v1/jobs/{job}/events")
 
 
-def _use_webhooks(ask, servers, secret):
+def _use_webhooks(app, ask, servers, client):
     ask(202, "POST", "/v1/webhook-test", json={"url": "https://example.org/"})
     ask(422, "POST", "/v1/webhook-test", json={"url": "x"})
     for status, body in ((400, BROKEN), (413, HUGE), (415, TEXT)):
         ask(status, "POST", "/v1/webhook-test", **body)
     ask(200, "GET", "/v1/webhook-secret")
     ask(200, "POST", "/v1/webhook-secret/rotate")
-    theirs = build(servers.settings(webhook_secret="whsec_" + "A" * 43 + "=", api_keys="required"))
-    Asker(theirs, secret)(409, "POST", "/v1/webhook-secret/rotate")
+    theirs = servers.settings(webhook_secret="whsec_" + "A" * 43 + "=")
+    rotate = partial(wiring.rotate_webhook_secret, theirs, client)
+    with _with(app, replace(app.extensions["planpaint"], rotate_webhook_secret=rotate)):
+        ask(409, "POST", "/v1/webhook-secret/rotate")
 
 
 def _use_openais_door(ask, settings):
@@ -158,15 +175,14 @@ def _use_openais_door(ask, settings):
     ask(404, "GET", "/v1/models/x")
 
 
-def test_every_documented_answer_is_given(servers, client, store, settings):
+def test_every_documented_answer_is_given(servers, client, store, settings, promised):
     registry = ApiKeys(client)
     secret = registry.create("all", list(Scope), LimitChanges())[1]
     limits = {"max_body_bytes": 200_000, "max_image_bytes": 20_000, "openai_wait_s": 1, "default_size": "32x32"}
     app = build(servers.settings(api_keys="required", **limits))
-    promised = documented(app)
     with Recorder() as recorder:
         ask = Asker(app, secret)
-        _refuse_everything(servers, registry, promised)
+        _refuse_everything(app, servers, registry, promised)
         _use_jobs(ask, store, settings)
         _cancel_what_runs(ask, store)
         _ask_for_what_is_not_there(ask, 404, "job_" + "0" * 32)
@@ -176,8 +192,8 @@ def test_every_documented_answer_is_given(servers, client, store, settings):
         ask(204, "DELETE", f"/v1/jobs/{removed}")
         _ask_for_what_is_not_there(ask, 410, removed)
         ask(410, "POST", "/v1/jobs", json=JOB, headers=key)
-        _meet_the_cap_of_readers(servers, secret)
-        _use_webhooks(ask, servers, secret)
+        _meet_the_cap_of_readers(app, ask)
+        _use_webhooks(app, ask, servers, client)
         _use_openais_door(ask, settings)
         for path in ("/v1/workers", "/v1/queue", "/healthz", "/readyz", "/metrics"):
             ask(200, "GET", path)
