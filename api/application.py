@@ -112,7 +112,10 @@ def _check_body() -> None:
     form = request.endpoint == "jobs.submit" and isinstance(request, JobHttpRequest) and request.is_form
     if not (request.is_json or form):
         raise UnsupportedMediaType(_WITH_BODY[request.endpoint])
-    if not form:
+    if form:
+        if unknown := sorted(set(request.form) - {"job"}):
+            raise RefusedInput(unknown[0][:80], "is no field of the form, which has the JSON as job and files as image")
+    else:
         request.max_content_length = current_app.extensions["planpaint"].settings.max_body_bytes
     try:
         body = request.get_json()
