@@ -27,9 +27,9 @@ up: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-# As in the tests, with more examples and other ones each time.
+# As in the tests, with more examples and other ones each time, against a whole stack.
 api-fuzz: $(STAMP)
-	FUZZ_EXAMPLES=200 $(BIN)/python -m pytest -q --timeout 3600 tests/api/test_schema.py
+	FUZZ_EXAMPLES=200 $(BIN)/python -m pytest -q --timeout 7200 tests/api/test_schema.py tests/api/test_lifecycle.py
 
 # A stack of its own and all kinds of users for a minute; the report is out/loadtest/report.html.
 loadtest: $(STAMP)

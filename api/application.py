@@ -9,6 +9,7 @@ from flask_openapi_swagger.plugins import RegisterPlugin
 from werkzeug.exceptions import BadRequest, RequestEntityTooLarge, UnsupportedMediaType
 
 from api import access, deliveries, events, jobs, openai, operations, problems
+from api.feeds import Feeds
 from api.gate import Gate
 from api.hygiene import Hygiene
 from api.images import MOST_IMAGES, ImageIntake
@@ -67,17 +68,19 @@ def build(effective: Settings) -> Flask:
 
 def _parts(effective: Settings) -> Parts:
     client, blobs = wiring.api_client(effective), wiring.api_blobs(effective)
+    store = wiring.job_store(effective, client)
     return Parts(
         settings=effective,
         gate=Gate(effective, wiring.api_keys(client), wiring.quotas(client)),
         intake=wiring.intake(effective, client, blobs),
-        store=wiring.job_store(effective, client),
+        store=store,
         registry=wiring.registry(client),
         blobs=blobs,
         prompt_limit=PromptLimit.of(effective),
         images=ImageIntake(effective),
         answers=wiring.answers(client),
         changes=wiring.changes(client),
+        feeds=Feeds(store),
         outlooks=wiring.outlooks(client),
         outbox=wiring.outbox(effective, client),
         readers=Readers(effective.sse_readers),
@@ -109,7 +112,10 @@ def _check_body() -> None:
     form = request.endpoint == "jobs.submit" and isinstance(request, JobHttpRequest) and request.is_form
     if not (request.is_json or form):
         raise UnsupportedMediaType(_WITH_BODY[request.endpoint])
-    if not form:
+    if form:
+        if unknown := sorted(set(request.form) - {"job"}):
+            raise RefusedInput(unknown[0][:80], "is no field of the form, which has the JSON as job and files as image")
+    else:
         request.max_content_length = current_app.extensions["planpaint"].settings.max_body_bytes
     try:
         body = request.get_json()

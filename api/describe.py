@@ -4,6 +4,7 @@ import copy
 from typing import Any
 
 from api.problems import OPENAI_PATHS
+from app.settings import Settings
 
 _KEY = {
     "name": "Idempotency-Key",
@@ -11,14 +12,14 @@ _KEY = {
     "required": False,
     "description": "a repeat with the same body gets the first answer (Idempotency-Replayed: true), one with another "
     "body 422; remembered for PLANPAINT_IDEMPOTENCY_S, 24 hours unless the operator says otherwise",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]*[!-~])?$"},
 }
 _CANCEL_AFTER = {
     "name": "Cancel-After",
     "in": "header",
     "required": False,
     "description": "what has not ended this long after the creation is canceled: 90, 90s, 5m, 1h30m45s; 5 s to 7 days",
-    "schema": {"type": "string", "pattern": "^([1-9][0-9]{1,4}s?|[1-9][0-9]?m)$"},
+    "schema": {"type": "string", "pattern": "^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s?)?$", "examples": ["90s"]},
 }
 _PREFER = {
     "name": "Prefer",
@@ -87,7 +88,7 @@ _STATUS_TEXTS = {
 }
 
 
-def describe(found: dict[str, Any]) -> dict[str, Any]:
+def describe(found: dict[str, Any], settings: Settings) -> dict[str, Any]:
     """The whole description. `found`: what flask-openapi has collected; it is left as it is."""
     spec = copy.deepcopy(found)
     for path, item in spec["paths"].items():
@@ -97,9 +98,13 @@ def describe(found: dict[str, Any]) -> dict[str, Any]:
             operation.setdefault("parameters", [])
             operation["parameters"] += _HEADERS.get((method, path), [])
             _drop_unmeant(operation["responses"])
+            if path != "/healthz":
+                operation["responses"].setdefault("500", _problem("Problem"))
             if path.startswith("/v1/"):
                 _guard(path, operation)
             _finish_answers(path, operation["responses"])
+    for name in ("JobRequest", "GenerationRequest"):
+        spec["components"]["schemas"][name]["properties"]["prompt"]["maxLength"] = settings.max_prompt_chars
     _forms(spec)
     spec["components"]["securitySchemes"] = _SECURITY
     return spec
@@ -108,18 +113,19 @@ def describe(found: dict[str, Any]) -> dict[str, Any]:
 def _drop_unmeant(responses: dict[str, Any]) -> None:
     """flask-openapi gives every route a 422 of its own; ours name the Problem."""
     schema = responses.get("422", {}).get("content", {}).get("application/json", {}).get("schema", {})
-    if "422" in responses and not schema.get("$ref", "").endswith("/Problem"):
-        del responses["422"]
-    problem = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}
-    responses.setdefault("500", problem)
+    if not schema.get("$ref", "").endswith("/Problem"):
+        responses.pop("422", None)
 
 
 def _guard(path: str, operation: dict[str, Any]) -> None:
     operation["security"] = [{"key": []}]
     kind = "OpenAIError" if path.startswith(OPENAI_PATHS) else "Problem"
     for status in _REFUSALS:
-        content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind}"}}}
-        operation["responses"].setdefault(status, {"content": content})
+        operation["responses"].setdefault(status, _problem(kind))
+
+
+def _problem(kind: str) -> dict[str, Any]:
+    return {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind}"}}}}
 
 
 def _finish_answers(path: str, responses: dict[str, Any]) -> None:
@@ -147,15 +153,16 @@ def _forms(spec: dict[str, Any]) -> None:
     """Jobs and edits may come as forms with files."""
     job = {
         "type": "object",
-        "properties": {"job": {"type": "string", "description": "the job as JSON"}, "image": _FILES},
+        "properties": {"job": {"$ref": "#/components/schemas/JobRequest"}, "image": _FILES},
         "required": ["job"],
     }
     content = spec["paths"]["/v1/jobs"]["post"]["requestBody"]["content"]
-    content["multipart/form-data"] = {"schema": job}
+    content["multipart/form-data"] = {"schema": job, "encoding": {"job": {"contentType": "application/json"}}}
     generation = spec["components"]["schemas"]["GenerationRequest"]
     edit = {
         "type": "object",
-        "properties": generation["properties"] | {"image": _FILES | {"minItems": 1}},
+        "properties": {name: _as_text(field) for name, field in generation["properties"].items()}
+        | {"image": _FILES | {"minItems": 1}},
         "required": ["prompt", "image"],
         "additionalProperties": False,
     }
@@ -164,3 +171,12 @@ def _forms(spec: dict[str, Any]) -> None:
         "required": True,
         "content": {"multipart/form-data": {"schema": {"$ref": "#/components/schemas/EditForm"}}},
     }
+
+
+def _as_text(field: dict[str, Any]) -> dict[str, Any]:
+    """A field of a form: there is no null in it, what is not given is left out."""
+    kinds = [kind for kind in field.get("anyOf", ()) if kind.get("type") != "null"]
+    rest = {name: value for name, value in field.items() if name not in ("anyOf", "default")}
+    if not kinds:
+        return field
+    return rest | (kinds[0] if len(kinds) == 1 else {"anyOf": kinds})

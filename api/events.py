@@ -10,8 +10,9 @@ from flask_openapi import APIBlueprint
 from api import headers
 from api.access import caller
 from api.answers import EventsOut
+from api.feeds import Feed
 from api.gate import Caller
-from api.jobs import ERRORS, find_job, jobs_tag
+from api.jobs import MISSING, find_job, jobs_tag
 from api.parts import Parts, base_url, current
 from api.problems import Problem, problem
 from api.schemas import EventQuery, JobPath
@@ -20,9 +21,7 @@ from app.domain.states import TERMINAL
 from app.errors import NotFound, Unavailable
 from app.views import event_view, progress_view
 
-blueprint: Blueprint = APIBlueprint(
-    "events", __name__, url_prefix="/v1/jobs", abp_tags=[jobs_tag], abp_responses=ERRORS
-)
+blueprint: Blueprint = APIBlueprint("events", __name__, url_prefix="/v1/jobs", abp_tags=[jobs_tag])
 
 #: A stream tells the progress of images at most so often, seconds.
 _PROGRESS_S = 1.0
@@ -33,7 +32,7 @@ _RECONNECT_MS = 2000
 @blueprint.get(
     "/<job_id>/events",
     summary="Follow a job",
-    responses={"200": EventsOut, "204": None, "406": Problem, "410": Problem, "429": Problem},
+    responses=MISSING | {"200": EventsOut, "204": None, "406": Problem, "422": Problem},
 )
 def events(path: JobPath, query: EventQuery) -> Response:
     """The log as server-sent events, live until the job ends; as JSON for those who accept only that.
@@ -99,12 +98,12 @@ class _Follower:
         ends_at = time.monotonic() + settings.sse_max_s
         yield f"retry: {_RECONNECT_MS}\n\n"
         silent_since = time.monotonic()
-        with self._parts.changes.watch(self._job.id) as watch:
+        with self._parts.changes.watch(self._job.id) as watch, self._parts.feeds.of(self._job.id) as feed:
             while True:
                 try:
                     if not self._parts.gate.still_knows(self._reader):
                         return
-                    text = self._news()
+                    text = self._news(feed, watch.changed_at)
                 except (NotFound, Unavailable):
                     # The stream ends; its reader connects again, and resumes or learns why not.
                     return
@@ -120,15 +119,15 @@ class _Follower:
                 pause = min(silent_since + settings.sse_heartbeat_s, ends_at) - now
                 watch.wait(max(0.01, min(pause, _PROGRESS_S) if self._steps else pause))
 
-    def _news(self) -> str:
-        found = self._parts.store.events(self._job.id, self._after)
+    def _news(self, feed: Feed, changed_at: float) -> str:
+        found = feed.events(changed_at, self._after)
         tells_progress = time.monotonic() - self._progress_at >= _PROGRESS_S
         if not (found or tells_progress):
             return ""
-        self._job = self._parts.store.get(self._job.id)
+        self._job = feed.job(changed_at)
         if self._job.done:
             # It may have ended between the two reads; from now on the log is whole.
-            found = self._parts.store.events(self._job.id, self._after)
+            found = feed.events(time.monotonic(), self._after)
         text = ""
         for event in found:
             self._after = event.sequence

@@ -17,6 +17,8 @@ from app.settings import Settings
 
 #: Most condition images of a job.
 MOST_IMAGES = 4
+#: OpenAI's client names one file in the first way, several in the second.
+_FILE_NAMES = {"image", "image[]"}
 _TIMEOUT_S = (3.0, 10.0)
 #: Seconds for one picture, however slowly its bytes come.
 _LIMIT_S = 30.0
@@ -46,6 +48,8 @@ class ImageIntake:
     def _sources(self, body: JobRequest) -> Iterator[bytes]:
         files = []
         if request.mimetype == "multipart/form-data":
+            if unknown := sorted(set(request.files) - _FILE_NAMES):
+                raise RefusedInput(unknown[0][:80], "is no known file; pictures are named image")
             files = request.files.getlist("image") + request.files.getlist("image[]")
         if files and body.images:
             raise RefusedInput("images", "must come as files or in the JSON, not both")

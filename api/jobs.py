@@ -31,9 +31,10 @@ _TAG = re.compile(r'(?:W/)?"v(\d{1,15})\.[0-9a-f]{8}"', re.ASCII)
 #: Seconds between polls that a caller is asked for.
 _POLL_S = 1
 
-ERRORS = {"404": Problem, "422": Problem, "503": Problem}
+#: Of what looks for a job.
+MISSING = {"404": Problem, "410": Problem}
 jobs_tag = Tag(name="jobs", description="Prompts in, pictures out")
-blueprint: Blueprint = APIBlueprint("jobs", __name__, url_prefix="/v1/jobs", abp_tags=[jobs_tag], abp_responses=ERRORS)
+blueprint: Blueprint = APIBlueprint("jobs", __name__, url_prefix="/v1/jobs", abp_tags=[jobs_tag])
 
 
 def find_job(job_id: str) -> Job:
@@ -66,12 +67,8 @@ def _etag(job: Job, response: Response) -> str:
     responses={
         "200": JobOrDryRunOut,
         "202": JobOut,
-        "400": Problem,
-        "409": Problem,
-        "410": Problem,
-        "413": Problem,
-        "415": Problem,
-    },
+    }
+    | dict.fromkeys(("400", "410", "413", "415", "422"), Problem),
 )
 def submit(body: JobRequest) -> Response:
     """Queue 1 to 10 pictures of one prompt. The answer echoes every effective parameter, the drawn seed included.
@@ -135,7 +132,7 @@ def _dry_run(submission: Submission) -> dict[str, Any]:
 # --- read
 
 
-@blueprint.get("", summary="List jobs", responses={"200": JobListOut})
+@blueprint.get("", summary="List jobs", responses={"200": JobListOut, "422": Problem})
 def page(query: ListQuery) -> Response:
     """The newest jobs first. A page may hold fewer than `limit` while `has_more` is true: go on with its cursor."""
     only = Filter(frozenset(_statuses(query.status)), _moment(query.created_after))
@@ -145,7 +142,7 @@ def page(query: ListQuery) -> Response:
 
 
 def _statuses(text: str | None) -> list[str]:
-    names = text.split(",") if text else []
+    names = [] if text is None else text.split(",")
     known = [status.value for status in JobStatus]
     if unknown := [name for name in names if name not in known]:
         raise RefusedInput("status", f"must be of {', '.join(known)}; {unknown[0][:40]!r} is not")
@@ -163,7 +160,7 @@ def _moment(text: str | None) -> int | None:
         raise RefusedInput("created_after", "must be a time such as 2026-01-31T12:00:00Z") from error
 
 
-@blueprint.get("/<job_id>", summary="Look at a job", responses={"200": JobOut, "304": None, "410": Problem})
+@blueprint.get("/<job_id>", summary="Look at a job", responses=MISSING | {"200": JobOut, "304": None, "422": Problem})
 def get(path: JobPath, query: WaitQuery) -> Response:
     """The job with the state, step and timings of each image.
 
@@ -191,7 +188,7 @@ def get(path: JobPath, query: WaitQuery) -> Response:
 @blueprint.post(
     "/<job_id>/cancel",
     summary="Cancel a job",
-    responses={"200": JobOut, "202": JobOut, "409": Problem, "410": Problem},
+    responses=MISSING | {"200": JobOut, "202": JobOut, "409": Problem},
 )
 def cancel(path: JobPath) -> Response:
     """Cancel every image that has not ended; finished images stay. 202 while a worker still has to let go of one."""
@@ -201,7 +198,7 @@ def cancel(path: JobPath) -> Response:
     return _answer(job, 200 if job.done else 202)
 
 
-@blueprint.delete("/<job_id>", summary="Delete a job", responses={"204": None, "409": Problem, "410": Problem})
+@blueprint.delete("/<job_id>", summary="Delete a job", responses=MISSING | {"204": None, "409": Problem})
 def delete(path: JobPath) -> Response:
     """Remove a job that has ended, with its pictures, its event log and its undelivered events."""
     current().intake.delete(find_job(path.job_id).id)
@@ -211,7 +208,7 @@ def delete(path: JobPath) -> Response:
 # --- images
 
 
-@blueprint.get("/<job_id>/images/<int:index>", summary="Look at an image", responses={"200": ImageOut, "410": Problem})
+@blueprint.get("/<job_id>/images/<int:index>", summary="Look at an image", responses=MISSING | {"200": ImageOut})
 def image(path: ImagePath) -> Response:
     """One image of the job."""
     job = find_job(path.job_id)
@@ -221,7 +218,7 @@ def image(path: ImagePath) -> Response:
 @blueprint.get(
     "/<job_id>/images/<int:index>/content",
     summary="Fetch a picture",
-    responses={"307": None, "409": Problem, "410": Problem},
+    responses=MISSING | {"307": None, "409": Problem, "422": Problem},
 )
 def content(path: ImagePath, query: ContentQuery) -> Any:  # noqa: ANN401 - werkzeug's response
     """Redirects to a URL that is freshly signed and valid for a few minutes."""
@@ -241,7 +238,7 @@ def content(path: ImagePath, query: ContentQuery) -> Any:  # noqa: ANN401 - werk
 @blueprint.get(
     "/<job_id>/images/<int:index>/prior",
     summary="Fetch the prior tokens",
-    responses={"200": PriorOut, "409": Problem, "410": Problem},
+    responses=MISSING | {"200": PriorOut, "409": Problem},
 )
 def prior(path: ImagePath) -> Response:
     """The large grid's codebook ids that the picture is painted from."""

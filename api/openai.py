@@ -28,19 +28,14 @@ from app.store.jobs import IdempotencyKey
 MODEL = "glm-image"
 
 tag = Tag(name="openai", description="For OpenAI's client libraries")
-blueprint: Blueprint = APIBlueprint(
-    "openai",
-    __name__,
-    url_prefix="/v1",
-    abp_tags=[tag],
-    abp_responses={str(status): OpenAIError for status in (400, 404, 500, 503)},
-)
+blueprint: Blueprint = APIBlueprint("openai", __name__, url_prefix="/v1", abp_tags=[tag])
+_ERRORS = dict.fromkeys(("400", "404", "410", "413", "415", "500", "504"), OpenAIError)
 
 
 @blueprint.post(
     "/images/generations",
     summary="Generate pictures (OpenAI)",
-    responses={str(s): OpenAIError for s in (413, 415, 504)} | {"200": ImagesOut},
+    responses=_ERRORS | {"200": ImagesOut},
 )
 def generations(body: GenerationRequest) -> Response:
     """Answers when the pictures are there. Fields beyond OpenAI's own are those of a job."""
@@ -50,7 +45,7 @@ def generations(body: GenerationRequest) -> Response:
 @blueprint.post(
     "/images/edits",
     summary="Edit pictures (OpenAI)",
-    responses={str(s): OpenAIError for s in (413, 415, 504)} | {"200": ImagesOut},
+    responses=_ERRORS | {"200": ImagesOut},
 )
 def edits() -> Response:
     """A multipart form: the fields of a generation, and one to four files named `image` or `image[]`."""
@@ -65,16 +60,26 @@ def edits() -> Response:
         body = GenerationRequest.model_validate(fields)
     except ValidationError as error:
         raise _refused(error) from error
-    return _images(body, fields)
+    try:
+        return _images(body, fields)
+    except RefusedInput as error:
+        if not error.field.startswith("images"):
+            raise
+        # So it is called in a job; here the files are named `image`.
+        raise RefusedInput("image", error.detail) from error
 
 
-@blueprint.get("/models", summary="List models (OpenAI)", responses={"200": ModelsOut})
+@blueprint.get("/models", summary="List models (OpenAI)", responses={"200": ModelsOut, "500": OpenAIError})
 def models() -> Response:
     """The one model that is served."""
     return jsonify({"object": "list", "data": [_model()]})
 
 
-@blueprint.get("/models/<model>", summary="Look at a model (OpenAI)", responses={"200": ModelOut})
+@blueprint.get(
+    "/models/<model>",
+    summary="Look at a model (OpenAI)",
+    responses={"200": ModelOut, "404": OpenAIError, "500": OpenAIError},
+)
 def model(path: ModelPath) -> Response:
     """404 for any other model."""
     return jsonify(_model()) if path.model == MODEL else _unknown_model()

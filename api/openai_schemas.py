@@ -2,23 +2,33 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
 
+from api.schemas import LEAST_TEMPERATURE, PROMPT_PATTERN, SIZE_PATTERN, URL_SCHEMA
 from app.domain.job import SEED_LIMIT
 from app.domain.sizes import Size
+
+_TEMPERATURES: list[JsonValue] = [
+    {"type": "number", "const": 0},
+    {"type": "number", "minimum": LEAST_TEMPERATURE, "maximum": 2},
+    {"type": "null"},
+]
 
 
 class GenerationRequest(BaseModel):
     """OpenAI's fields, and those of a job that its clients send as `extra_body`."""
 
     model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"example": {"model": "glm-image", "prompt": "a red circle", "n": 1}}
+        extra="forbid",
+        json_schema_extra={"example": {"model": "glm-image", "prompt": "a red circle", "n": 1}},
     )
 
-    prompt: str = Field(min_length=1, description="what to draw")
-    model: str | None = Field(None, description="glm-image")
+    prompt: str = Field(min_length=1, description="what to draw", json_schema_extra={"pattern": PROMPT_PATTERN})
+    model: str | None = Field(None, description="glm-image; 404 for any other")
     n: int = Field(1, ge=1, le=10)
-    size: str | None = Field(None, description='"WIDTHxHEIGHT" or "auto"')
+    size: str | None = Field(
+        None, description='"WIDTHxHEIGHT" or "auto"', json_schema_extra={"pattern": f"^(auto|{SIZE_PATTERN})$"}
+    )
     response_format: Literal["url", "b64_json"] | None = Field(None, description="default: both")
     output_format: Literal["png", "jpeg", "webp"] | None = None
     quality: Literal["auto", "standard"] | None = Field(None, description="use steps to change it")
@@ -31,11 +41,11 @@ class GenerationRequest(BaseModel):
     steps: int | None = Field(None, ge=1, le=100)
     guidance_scale: float | None = Field(None, ge=0, le=20)
     guidance: float | None = Field(None, ge=0, le=20, description="another name of guidance_scale")
-    temperature: float | None = Field(None, ge=0, le=2)
+    temperature: float | None = Field(None, ge=0, le=2, json_schema_extra={"anyOf": _TEMPERATURES})
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=0, le=65536)
     priority: Literal["realtime", "batch"] | None = None
-    webhook_url: str | None = Field(None, max_length=2048)
+    webhook_url: str | None = Field(None, max_length=2048, json_schema_extra=URL_SCHEMA)
 
     @field_validator("stream", mode="before")
     @classmethod
@@ -48,11 +58,12 @@ class GenerationRequest(BaseModel):
     def _size(cls, value: str | None) -> str | None:
         return None if value is None or value == "auto" else str(Size.parse(value))
 
-    @model_validator(mode="after")
-    def _one_guidance(self) -> "GenerationRequest":
-        if self.guidance is not None and self.guidance_scale is not None:
-            raise ValueError("give guidance or guidance_scale, not both")
-        return self
+    @field_validator("guidance")
+    @classmethod
+    def _one_guidance(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and info.data.get("guidance_scale") is not None:
+            raise ValueError("must not come with guidance_scale, which is the same")
+        return value
 
     def of_a_job(self) -> dict[str, Any]:
         """The same request to /v1/jobs; None: not given."""

@@ -70,4 +70,4 @@ def docs() -> Any:  # noqa: ANN401 - werkzeug's response
 
 @blueprint.get("/openapi.json", doc_ui=False)
 def openapi() -> Response:
-    return jsonify(describe(current_app.api_doc))  # type: ignore[attr-defined]
+    return jsonify(describe(current_app.api_doc, current().settings))  # type: ignore[attr-defined]

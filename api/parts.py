@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from flask import current_app, request
 
+from api.feeds import Feeds
 from api.gate import Gate
 from api.images import ImageIntake
 from api.prompts import PromptLimit
@@ -32,6 +33,7 @@ class Parts:
     images: ImageIntake
     answers: Answers
     changes: Changes
+    feeds: Feeds
     outlooks: Outlooks
     outbox: Outbox
     readers: Readers

@@ -1,6 +1,7 @@
 """What comes in and what goes out, as pydantic models. Unknown fields are refused, never dropped."""
 
 import json
+import re
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -16,6 +17,15 @@ LEAST_TEMPERATURE = 0.01
 MAX_METADATA = 8 * 1024
 #: Shortest and longest `ttl` of a job, seconds.
 LEAST_TTL_S, MOST_TTL_S = 60, 31_536_000
+
+_SIDE = "([1-9][0-9]{0,2}|1[0-9]{3}|20[0-3][0-9]|204[0-8])"
+#: The rules of `Size.parse` and of `_prompt` in the words of JSON Schema.
+SIZE_PATTERN = f"{_SIDE}x{_SIDE}"
+PROMPT_PATTERN = r"^[^\u0000]*\S[^\u0000]*$"
+_URL = re.compile(r"https?://([A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+", re.ASCII)
+#: What a host may be is checked beyond this.
+URL_SCHEMA: dict[str, Any] = {"format": "uri", "pattern": "^https?://"}
+_STATUSES = "(queued|running|succeeded|partial|failed|canceling|canceled|expired)"
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 WebhookEvent = Literal["job.started", "image.completed", "image.failed", "image.canceled", "job.completed"]
@@ -44,23 +54,37 @@ class JobRequest(BaseModel):
                 "n": 2,
                 "seed": 7,
                 "steps": 12,
-            }
+            },
         },
     )
 
-    prompt: str | None = Field(None, description="what to draw; text to appear in the picture stands in quotes")
+    prompt: str | None = Field(
+        None,
+        description="what to draw; text to appear in the picture stands in quotes; required without reuse_prior",
+        json_schema_extra={"minLength": 1, "pattern": PROMPT_PATTERN},
+    )
     reuse_prior: ReusedImage | None = Field(
         None, description="skip AR: paint this image's plan again; prompt and size default to its own"
     )
     images: list[str] = Field(
         default_factory=list, max_length=4, description="pictures to edit: base64, data URLs or https URLs"
     )
-    size: str | None = Field(None, description=f'"WIDTHxHEIGHT", sides from 1 to {MAX_SIDE} pixels')
+    size: str | None = Field(
+        None,
+        description=f'"WIDTHxHEIGHT", sides from 1 to {MAX_SIDE} pixels',
+        json_schema_extra={"pattern": f"^{SIZE_PATTERN}$"},
+    )
     n: int = Field(1, ge=1, le=10, description="number of pictures; picture i has seed (seed + i) mod 2^32")
     seed: int | None = Field(None, ge=0, lt=SEED_LIMIT, description="drawn by the server when absent, and echoed")
     steps: int | None = Field(None, ge=1, le=100, description="denoising steps")
     guidance_scale: Finite = Field(1.5, ge=0, le=20, description="classifier-free guidance; 1 or less: none")
-    temperature: Finite = Field(0.9, ge=0, le=2, description="of the AR stage; 0: always the likeliest token")
+    temperature: Finite = Field(
+        0.9,
+        ge=0,
+        le=2,
+        description="of the AR stage; 0: always the likeliest token",
+        json_schema_extra={"anyOf": [{"const": 0}, {"minimum": LEAST_TEMPERATURE}]},
+    )
     top_p: Finite = Field(0.75, gt=0, le=1, description="nucleus of the AR stage")
     top_k: int = Field(0, ge=0, le=65536, description="so many likeliest tokens of the AR stage only; 0: no such limit")
     output_format: Literal["png", "jpeg", "webp"] = "png"
@@ -68,7 +92,9 @@ class JobRequest(BaseModel):
     priority: Literal["realtime", "batch"] = Field(
         "realtime", description="batch waits behind realtime, never for ever"
     )
-    webhook_url: str | None = Field(None, max_length=2048, description="receives signed events of this job")
+    webhook_url: str | None = Field(
+        None, max_length=2048, description="receives signed events of this job", json_schema_extra=URL_SCHEMA
+    )
     webhook_events: list[WebhookEvent] | None = Field(
         None, min_length=1, description="which types it receives; default: all but image.canceled"
     )
@@ -123,9 +149,8 @@ def check_receiver(value: object) -> object:
     """A webhook URL that can be posted to; its addresses are checked when it is."""
     if not isinstance(value, str):
         return value
-    _refuse_surrogates(value)
-    if any(character.isspace() or not character.isprintable() for character in value):
-        raise ValueError("must not contain spaces or control characters")
+    if not _URL.fullmatch(value):
+        raise ValueError("must be an absolute http or https URL in ASCII: xn--... and %.. stand for other characters")
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError("must be an absolute http or https URL")
@@ -148,7 +173,7 @@ class WebhookTestRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    url: str = Field(max_length=2048, examples=["https://example.org/hook"])
+    url: str = Field(max_length=2048, examples=["https://example.org/hook"], json_schema_extra=URL_SCHEMA)
 
     @field_validator("url", mode="before")
     @classmethod
@@ -190,6 +215,22 @@ class ListQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     limit: int = Field(20, ge=1, le=100)
-    cursor: str | None = Field(None, max_length=200, description="next_cursor of the page before")
-    status: str | None = Field(None, max_length=200, description="one or more, separated by commas")
-    created_after: str | None = Field(None, max_length=40, description="RFC 3339", examples=["2026-01-31T12:00:00Z"])
+    cursor: str | None = Field(
+        None,
+        max_length=200,
+        description="next_cursor of the page before; any other is refused",
+        json_schema_extra={"pattern": "^[A-Za-z0-9_-]+$"},
+    )
+    status: str | None = Field(
+        None,
+        max_length=200,
+        description="one or more, separated by commas",
+        json_schema_extra={"pattern": f"^{_STATUSES}(,{_STATUSES})*$"},
+    )
+    created_after: str | None = Field(
+        None,
+        max_length=40,
+        description="RFC 3339",
+        examples=["2026-01-31T12:00:00Z"],
+        json_schema_extra={"format": "date-time"},
+    )

@@ -1,9 +1,12 @@
-"""The gunicorn worker: what its parser refuses before the application sees it is answered as a problem, too."""
+"""The gunicorn worker: keeps idle connections for long, and answers as a problem what its parser refuses."""
 
 import json
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import gevent
 from gunicorn.http import errors
 from gunicorn.workers.ggevent import GeventWorker
 
@@ -17,9 +20,49 @@ _ANSWERS: tuple[tuple[type[Exception], int, str, str, str], ...] = (
 )
 #: What is read of a refused request before it is closed.
 _DRAIN_S, _DRAIN_READS = 0.5, 16
+#: From this share of the connections on, the one that has been idle longest makes room for a new one.
+_CROWDED = 0.9
 
 
 class Worker(GeventWorker):  # type: ignore[misc]
+    """Idle connections neither hold up a stop nor keep others out, however long they may stay."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - gunicorn's own
+        super().__init__(*args, **kwargs)
+        self._open: dict[object, Any] = {}
+        #: The longest idle first.
+        self._idle: dict[object, Any] = {}
+
+    def handle(self, listener: Any, client: Any, addr: Any) -> None:  # noqa: ANN401 - gunicorn's own
+        here = gevent.getcurrent()
+        self._open[here] = client
+        try:
+            super().handle(listener, client, addr)
+        finally:
+            del self._open[here]
+
+    @contextmanager
+    def timeout_ctx(self) -> Iterator[None]:
+        """Around the wait for a connection's next request."""
+        if self._idle and len(self._open) > _CROWDED * self.worker_connections:
+            _end_input(self._idle.pop(next(iter(self._idle))))
+        here = gevent.getcurrent()
+        self._idle[here] = self._open[here]
+        try:
+            if not self.alive:
+                _end_input(self._open[here])
+            with super().timeout_ctx():
+                yield
+        finally:
+            self._idle.pop(here, None)
+
+    def notify(self) -> None:
+        """Called every second, also while a stopping worker waits for its connections to end."""
+        super().notify()
+        if not self.alive:
+            for client in self._idle.values():
+                _end_input(client)
+
     def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:  # noqa: ANN401 - gunicorn's own
         for kind, status, code, title, detail in _ANSWERS:
             if isinstance(exc, kind):
@@ -27,6 +70,15 @@ class Worker(GeventWorker):  # type: ignore[misc]
                 _send(client, status, code, title, detail)
                 return
         super().handle_error(req, client, addr, exc)
+
+
+def _end_input(client: Any) -> None:  # noqa: ANN401 - gevent's socket
+    """As if the client had hung up, but behind what it has sent already: a request on its way is answered."""
+    try:
+        client.shutdown(socket.SHUT_RD)
+    except OSError:
+        # It has hung up.
+        return
 
 
 def _send(client: Any, status: int, code: str, title: str, detail: str) -> None:  # noqa: ANN401 - gevent's socket

@@ -106,6 +106,9 @@ def api() -> None:
             "--worker-connections=1000",
             "--timeout=60",
             "--graceful-timeout=5",
+            # Longer than proxies and load balancers keep a connection (nginx and AWS: 60 s). Who closes first loses
+            # nothing; a request that is sent while the other side closes is lost.
+            "--keep-alive=75",
             "--no-control-socket",
             "--name=planpaint-api",
             f"--log-level={effective.log_level}",

@@ -15,9 +15,6 @@ from loadtest.session import Session
 Result = TypeVar("Result")
 #: For connecting and for each read; heartbeats come every 15 s.
 _TIMEOUT_S = (10.0, 60.0)
-#: A service may close a connection that is not used (gunicorn by default after 2 s). What is sent at that moment is
-#: lost without a fault of either side (RFC 9112, section 9.5), so an older connection is not used again.
-_IDLE_S = 1.0
 
 
 class Abandoned(RescheduleTask):
@@ -30,7 +27,6 @@ class Asker:
     def __init__(self, http: HttpSession, session: Session) -> None:
         self._http = http
         self.session = session
-        self._used_at = time.monotonic()
         self._key = {"Authorization": f"Bearer {session.options.api_key}"} if session.options.api_key else {}
 
     def ask(
@@ -47,12 +43,9 @@ class Asker:
         # The key is the service's alone: a picture's URL leads to another server, and is signed.
         key = self._key if path.startswith("/") else {}
         sent: dict[str, Any] = {"timeout": _TIMEOUT_S, "allow_redirects": False} | options
-        if time.monotonic() - self._used_at > _IDLE_S:
-            self._http.close()
         with self._http.request(
             method, path, name=name, catch_response=True, headers=key | (headers or {}), **sent
         ) as answer:
-            self._used_at = time.monotonic()
             try:
                 result = _checked(answer, check)
             except CheckFailed as wrong:

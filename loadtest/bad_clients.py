@@ -62,6 +62,17 @@ class NonsenseClient(ServiceUser):
                 name = f"/v1/jobs/[unknown]{path}"
                 self.service.refused(method, f"/v1/jobs/{job_id}{path}", 404, "not_found", name=name)
 
+    def come_without_the_key(self) -> None:
+        """Where the service asks for one."""
+        if self.session.options.api_key is None:
+            return
+        order = replace(self.session.book.draw(), number="refused")
+        for code, header in (("missing_api_key", ""), ("invalid_api_key", "Bearer planpaint_wrong")):
+            headers = {"Authorization": header}
+            for method, path, body in (("POST", "/v1/jobs", order.body()), ("GET", "/v1/workers", None)):
+                name = f"{path} ({code.replace('_', ' ')})"
+                self.service.refused(method, path, 401, code, name=name, headers=headers, json=body)
+
     def leave_in_the_middle_of_a_request(self) -> None:
         place = urlsplit(self.host or "")
         port = place.port or {"http": 80, "https": 443}[place.scheme]
@@ -171,6 +182,7 @@ _NONSENSE = cycle(
     (
         NonsenseClient.send_nonsense,
         NonsenseClient.ask_for_the_unknown,
+        NonsenseClient.come_without_the_key,
         NonsenseClient.leave_in_the_middle_of_a_request,
         NonsenseClient.send_too_much,
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
+import requests
 
 from app.launcher.interrupt import Interrupted, raise_on_signals
 from app.launcher.ports import free_ports
@@ -26,14 +27,13 @@ class Stack:
     """One `planpaint up`, as an operator runs it. `log`: all that it printed."""
 
     def __init__(self, data: Path, log: Path) -> None:
+        self._data = data
         self._log = log
         self.url = f"http://127.0.0.1:{free_ports(1)[0]}"
-        # Whatever is set around us is for another service.
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("PLANPAINT_")}
         with log.open("wb") as out:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "app.cli", "up", "--port", self.url.rsplit(":", 1)[1], "--data-dir", str(data)],
-                env=clean | {"PLANPAINT_WEBHOOK_ALLOW": "127.0.0.0/8"},
+                env=_clean() | {"PLANPAINT_WEBHOOK_ALLOW": "127.0.0.0/8"},
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 # Ctrl-C reaches us alone: the users stop first, then the service.
@@ -46,6 +46,19 @@ class Stack:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise click.ClickException(f"the stack did not start:\n{self.said()}")
             time.sleep(0.1)
+
+    def create_key(self) -> str:
+        """A key that may do all, without limits: what is measured is the service. From now on it asks for one."""
+        command = [sys.executable, "-m", "app.cli", "keys", "create", "loadtest", "--data-dir", str(self._data)]
+        command += ["--scope", "jobs:read", "--scope", "jobs:write", "--scope", "admin", "--requests", "0"]
+        made = subprocess.run(command, env=_clean(), check=True, capture_output=True, text=True)
+        deadline = time.monotonic() + _STOP_S
+        # It looks for its first key every two seconds; what it takes before that belongs to nobody's key.
+        while requests.get(f"{self.url}/v1/queue", timeout=10).status_code != 401:
+            if time.monotonic() > deadline:
+                raise click.ClickException("the service does not ask for the key that it has")
+            time.sleep(0.1)
+        return made.stdout.strip()
 
     def said(self) -> str:
         return self._log.read_text("utf-8", errors="replace")
@@ -64,6 +77,11 @@ class Stack:
         return [*died, f"planpaint up ended with status {status}"] if status else died
 
 
+def _clean() -> dict[str, str]:
+    """Whatever is set around us is for another service."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PLANPAINT_")}
+
+
 def locust(url: str, out: Path, *, users: int, seconds: int) -> list[str]:
     """The command that puts the load on this service and reports under `out`."""
     command = [sys.executable, "-m", "locust", "-f", str(Path(__file__).with_name("locustfile.py")), "--host", url]
@@ -78,7 +96,8 @@ def locust(url: str, out: Path, *, users: int, seconds: int) -> list[str]:
 )
 @click.option("--users", type=click.IntRange(1), default=14, show_default=True)
 @click.option("--seconds", type=click.IntRange(1), default=60, show_default=True)
-def main(out: Path, users: int, seconds: int) -> None:
+@click.option("--with-key/--without-key", default=True, show_default=True, help="whether the service asks for API keys")
+def main(out: Path, users: int, seconds: int, with_key: bool) -> None:
     """Put load on a `planpaint up` of its own; exit status 1 when any check failed."""
     out.mkdir(parents=True, exist_ok=True)
     # What an earlier run left would be taken for this one's.
@@ -87,7 +106,7 @@ def main(out: Path, users: int, seconds: int) -> None:
         (out / name).unlink(missing_ok=True)
     raise_on_signals()
     try:
-        wrong = _run(out.absolute(), users, seconds)
+        wrong = _run(out.absolute(), users, seconds, with_key=with_key)
     except Interrupted:
         sys.exit(130)
     click.echo(f"report: {out / 'report.html'}, figures: {out / 'summary.json'}")
@@ -96,14 +115,16 @@ def main(out: Path, users: int, seconds: int) -> None:
     sys.exit(1 if wrong else 0)
 
 
-def _run(out: Path, users: int, seconds: int) -> list[str]:
+def _run(out: Path, users: int, seconds: int, *, with_key: bool) -> list[str]:
     """Returns what went wrong."""
     with TemporaryDirectory(prefix="data-", dir=out) as folder:
         stack = Stack(Path(folder), out / "up.log")
         try:
             stack.wait_ready()
-            click.echo(f"the stack is ready: {stack.url}")
-            status = _put_load(locust(stack.url, out, users=users, seconds=seconds))
+            click.echo(f"the stack is ready: {stack.url}{', with API keys' if with_key else ''}")
+            # By the environment: a command line can be read by anybody on the host.
+            environment = _clean() | ({"LOADTEST_API_KEY": stack.create_key()} if with_key else {})
+            status = _put_load(locust(stack.url, out, users=users, seconds=seconds), environment)
         finally:
             wrong = stack.stop()
         if status:
@@ -115,8 +136,8 @@ def _run(out: Path, users: int, seconds: int) -> list[str]:
     return wrong
 
 
-def _put_load(command: list[str]) -> int:
-    load = subprocess.Popen(command, cwd=Path(__file__).parent.parent, start_new_session=True)
+def _put_load(command: list[str], environment: dict[str, str]) -> int:
+    load = subprocess.Popen(command, cwd=Path(__file__).parent.parent, env=environment, start_new_session=True)
     try:
         return load.wait()
     except Interrupted:

@@ -20,9 +20,8 @@ class Result:
     def by_second(self) -> float:
         return len(self.seconds) / self.wall_s
 
-    @property
-    def p99_ms(self) -> float:
-        return quantiles(self.seconds, n=100, method="inclusive")[98] * 1000
+    def percentile_ms(self, percent: int) -> float:
+        return quantiles(self.seconds, n=100, method="inclusive")[percent - 1] * 1000
 
 
 def drive(

@@ -25,12 +25,14 @@ _PAUSE_S = 0.5
 
 
 class Watch:
-    """One waiter for one job."""
+    """One waiter for one job. `changed_at`: when it last heard of a change, or began (time.monotonic)."""
 
     def __init__(self) -> None:
         self._changed = threading.Event()
+        self.changed_at = time.monotonic()
 
     def wake(self) -> None:
+        self.changed_at = time.monotonic()
         self._changed.set()
 
     def wait(self, timeout_s: float) -> None:

@@ -16,15 +16,31 @@ from app.connect import Client, connect
 from app.domain.access import LimitChanges, Scope
 from app.launcher.child import Child
 from app.launcher.ports import free_ports
+from app.settings import load
 from app.store.api_keys import ApiKeys
 from app.store.jobs import JobStore
 from tests.api.orders import finish
+from tests.api.statuses import Answer, Recorder, documented
 from tests.servers import Servers, wait_until
 
 
 @pytest.fixture(scope="session")
 def app(servers: Servers) -> Flask:
     return build(servers.settings(lease_s=0.5, hint_s=0.2, sse_heartbeat_s=0.2, webhook_allow="127.0.0.0/8"))
+
+
+@pytest.fixture(scope="session")
+def promised() -> set[Answer]:
+    return documented(build(load({})))
+
+
+@pytest.fixture(autouse=True)
+def no_answer_is_undocumented(promised: set[Answer]) -> Iterator[None]:
+    """Of whatever an application in this process answers while a test runs."""
+    with Recorder() as recorder:
+        yield
+    paths = {path for _, path, _ in promised}
+    assert sorted(answer for answer in recorder.seen - promised if answer[1] in paths) == []
 
 
 @pytest.fixture
@@ -63,6 +79,7 @@ class Live:
 
     url: str
     log: Path
+    child: Child
 
     @property
     def port(self) -> int:
@@ -87,7 +104,7 @@ def running(servers: Servers, folder: Path, **settings: str) -> Iterator[Live]:
     child = Child("api", [sys.executable, "-m", "app.cli", "api"], environment=environment, log=log)
     child.start()
     try:
-        found = Live(f"http://127.0.0.1:{port}", log)
+        found = Live(f"http://127.0.0.1:{port}", log, child)
         wait_until(lambda: _ready(found.url), timeout=60, what="the API process")
         yield found
     finally:

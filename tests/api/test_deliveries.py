@@ -60,7 +60,7 @@ def _all(http, job, status):
 
 
 def test_the_log_tells_what_became_of_each_event(http, submit, done, make_courier, httpserver):
-    """replicate/replicate-javascript#321, #341: webhooks "stopped" and there was nothing to look at."""
+    """replicate/replicate-javascript#321, replicate/replicate-javascript#341: nothing to look at."""
     answers = iter([Response("secret body", status=500)])
     httpserver.expect_request("/hook").respond_with_handler(lambda _: next(answers, Response(status=204)))
     job = submit(webhook_url=httpserver.url_for("/hook"))
@@ -131,7 +131,7 @@ def test_a_redirect_is_a_failure_that_says_so(http, submit, done, make_courier, 
 
 
 def test_a_refused_address_is_told_in_the_log(http, submit, done, make_courier):
-    """gotempsh/temps#332, vstorm-co#62: the address is checked where the connection is made, by each attempt."""
+    """gotempsh/temps#332, vstorm-co/full-stack-ai-agent-template#62: checked where the connection is made."""
     job = submit(webhook_url="http://169.254.169.254/latest", webhook_events=["job.completed"])
     done(job)
     _run(make_courier(), _all(http, job, "given_up"))

@@ -8,6 +8,8 @@ import pytest
 import requests
 
 from app import keys, wiring
+from app.bench import readers
+from app.bench.load import drive
 from app.domain.messages import ImageRef
 from tests.api.orders import finish, painting
 from tests.servers import wait_until
@@ -40,6 +42,9 @@ class Stream:
         except (requests.exceptions.RequestException, AttributeError):
             pass
         self.ended.set()
+
+    def steps(self):
+        return [e["data"]["data"]["image"]["step"] for e in self.events if e["event"] == "image.progress"]
 
     def types(self):
         return [event["event"] for event in self.events]
@@ -164,25 +169,50 @@ def test_a_log_is_bounded_whatever_happens_to_its_job(submit, store, client):
     assert client.xlen(keys.events(job["id"])) == 1 + 3 + 1
 
 
-def test_a_hundred_readers_and_the_api_still_answers(live, new, store, settings):
-    """docker/model-runner#1041: waiting callers blocked the service."""
+def test_a_hundred_readers_are_each_told_everything(live, new, store, settings):
     jobs = [new() for _ in range(4)]
     streams = [Stream(_url(live, jobs[number % 4])) for number in range(100)]
     try:
         assert all(stream.answer.status_code == 200 for stream in streams)
-        times = []
-        for _ in range(30):
-            started = time.monotonic()
-            assert requests.get(f"{live.url}/v1/jobs/{jobs[0]['id']}", timeout=10).status_code == 200
-            times.append(time.monotonic() - started)
-        # 100 ms is the promise on a machine that does nothing else; this one runs tests and four servers.
-        assert sorted(times)[len(times) // 2] < 1.0
         for job in jobs:
             finish(store, settings, job["id"])
         wait_until(lambda: all(stream.ended.is_set() for stream in streams), what="the end of all streams")
         assert {tuple(t for t in stream.types() if t != "image.progress") for stream in streams} == {
             ("job.started", "image.completed", "job.completed")
         }
+    finally:
+        for stream in streams:
+            stream.close()
+
+
+def test_the_api_answers_beside_a_hundred_readers(live, client, settings):
+    """docker/model-runner#1041: waiting callers blocked the service.
+
+    `planpaint bench api` asks for 100 ms. Here readers may make a GET slower, but it must not wait for them all.
+    """
+    ask = b"GET /v1/jobs?limit=1 HTTP/1.1\r\nHost: x\r\n\r\n"
+    alone = drive(live.port, ask, threads=4, duration_s=1, rate=50, expected=200)
+    followed = readers.measure(live.port, settings, seconds=2)
+    assert followed.asked.refused == alone.refused == 0
+    assert followed.events >= readers.READERS, "nothing moved"
+    assert followed.asked.percentile_ms(50) < 30 * alone.percentile_ms(50)
+
+
+def test_readers_of_a_job_share_what_is_read_of_it(live, new, store, client):
+    job = new(steps=100)
+    lease = painting(store, job["id"])
+    streams = [Stream(_url(live, job)) for _ in range(12)]
+    try:
+        wait_until(lambda: all("job.started" in stream.types() for stream in streams), what="the streams")
+        before = client.info("commandstats")["cmdstat_xrange"]["calls"]
+        for step in range(1, 11):
+            store.renew(lease, step=step)
+            time.sleep(0.05)
+        wait_until(
+            lambda: all(stream.steps()[-1:] == [10] for stream in streams),
+            what="the last step, told to each",
+        )
+        assert client.info("commandstats")["cmdstat_xrange"]["calls"] - before < 10 * len(streams) / 2
     finally:
         for stream in streams:
             stream.close()

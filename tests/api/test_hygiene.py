@@ -95,20 +95,25 @@ def test_the_log_is_json_and_holds_no_prompt_and_no_secret(live, client):
 
 
 def test_presigned_urls_are_short_lived_and_for_the_public_endpoint(servers, store, settings, client):
-    """minio/minio#20964, minio-py#759, minio-js#1232: signed for the inner host, and rewriting broke the signature."""
+    """Signed for the inner host, and rewriting broke the signature: minio/minio#20964, minio/minio-py#759,
+    minio/minio-js#1232. Dead before its time: boto/boto3#2392, boto/boto3#3079. Prompts in file names:
+    apple/ml-stable-diffusion#48, AUTOMATIC1111/stable-diffusion-webui#3791.
+    """
     http = build(servers.settings(s3_public_endpoint="https://cdn.example", presign_s=60)).test_client()
     job = http.post("/v1/jobs", json={"prompt": "find-me", "size": "256x256"}).get_json()
     key = finish(store, settings, job["id"])
-    assert key.startswith(f"jobs/{job['id']}/0/"), "ids alone: apple/ml-stable-diffusion#48, AUTOMATIC1111#3791"
+    assert key.startswith(f"jobs/{job['id']}/0/"), "ids alone"
     url = http.get(f"/v1/jobs/{job['id']}/images/0/content").headers["Location"]
     assert url.startswith("https://cdn.example/")
-    assert "X-Amz-Expires=60" in url, "boto/boto3#2392, #3079"
+    assert "X-Amz-Expires=60" in url
     assert "X-Amz-Signature" in url
     assert servers.environment["PLANPAINT_S3_ENDPOINT"].split("//")[1] not in url
 
 
 def test_prompts_in_any_script_reach_no_object_metadata(http, store, settings, client):
-    """boto/boto3#478, minio-py#764 (non-ASCII metadata refused); boto/boto3#4392, #4435 (default checksums)."""
+    """Non-ASCII metadata was refused: boto/boto3#478, minio/minio-py#764. Default checksums: boto/boto3#4392,
+    boto/boto3#4435, langgenius/dify#35117.
+    """
     from app import wiring
 
     job = http.post("/v1/jobs", json={"prompt": "猫" * 300, "size": "256x256"}).get_json()

@@ -58,6 +58,18 @@ def test_the_forms_job_is_checked_like_any_other(http):
     assert http.post("/v1/jobs", data={"image": (io.BytesIO(_png()), "a.png")}).status_code == 400
 
 
+def test_what_a_form_holds_is_used_or_refused(http, client):
+    """fal-ai/fal-js#135, of forms: a picture that came as text, or under another name, was accepted and ignored."""
+    job = json.dumps({"prompt": PROMPT})
+    for name, value in (("image", "text"), ("seed", "7"), ("picture", (io.BytesIO(_png()), "a.png"))):
+        answer = http.post("/v1/jobs", data={"job": job, name: value}, content_type="multipart/form-data")
+        assert (answer.status_code, answer.get_json()["errors"][0]["pointer"]) == (422, f"/{name}")
+    edit = {"prompt": PROMPT, "image": (io.BytesIO(_png()), "a.png"), "other": (io.BytesIO(_png()), "b.png")}
+    answer = http.post("/v1/images/edits", data=edit)
+    assert (answer.status_code, answer.get_json()["error"]["param"]) == (400, "other")
+    assert client.dbsize() == 0
+
+
 @pytest.mark.parametrize(
     "image",
     [

@@ -1,4 +1,9 @@
-"""A state machine over submit, work, cancel, delete, expire and redeliver: the service against a model of itself."""
+"""A state machine over submit, work, cancel, delete, expire and redeliver: the service against a model of itself.
+
+`make api-fuzz` runs longer ones, and more of them.
+"""
+
+import os
 
 from hypothesis import HealthCheck, assume
 from hypothesis import settings as hypothesis_settings
@@ -11,6 +16,7 @@ from app.store.outbox import Receiver, Settlement
 from tests.api.orders import painting
 from tests.store.orders import stored
 
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 URL = "http://127.0.0.1:1/"
 
 
@@ -160,6 +166,9 @@ def test_the_service_agrees_with_its_model(http, store, client, servers):
     settings = servers.settings(lease_s=600, hint_s=0.2)
     machine = type("Machine", (Lifecycle,), {"made": (http, wiring.job_store(settings, client), client, settings)})
     machine.TestCase.settings = hypothesis_settings(
-        max_examples=5, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=EXAMPLES or 5,
+        stateful_step_count=40 if EXAMPLES else 15,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
     )
     machine.TestCase("runTest").runTest()

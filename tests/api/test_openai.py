@@ -10,46 +10,16 @@ import requests
 from PIL import Image
 
 from app import keys
-from app.connect import Client
 from app.domain.messages import ImageRef
 from app.errors import LostLease
-from tests.api.orders import finish
+from tests.api.orders import Workers, a_picture
 from tests.servers import wait_until
-from tests.store.orders import plan
-
-
-def _png(colour="red"):
-    file = io.BytesIO()
-    Image.new("RGB", (256, 256), colour).save(file, "PNG")
-    return file.getvalue()
-
-
-class Workers(threading.Thread):
-    """Finishes every image that waits; those of which `fails` says so fail."""
-
-    def __init__(self, store, settings, client: Client) -> None:
-        super().__init__(daemon=True)
-        self.store, self.settings, self.client = store, settings, client
-        self.stopping = threading.Event()
-        self.fails = lambda index: False
-        self.start()
-
-    def run(self) -> None:
-        while not self.stopping.wait(0.05):
-            for member in self.client.zrange(keys.WAITING_REALTIME, 0, -1):
-                ref = ImageRef.parse(member.decode())
-                if self.fails(ref.index):
-                    self.store.fail(plan(self.store, ref, f"t{ref}"), "nan_output", "the picture is not a number")
-                else:
-                    finish(self.store, self.settings, ref.job_id, ref.index, _png())
 
 
 @pytest.fixture
 def workers(store, settings, client):
-    playing = Workers(store, settings, client)
-    yield playing
-    playing.stopping.set()
-    playing.join(10)
+    with Workers(settings) as playing:
+        yield playing
 
 
 @pytest.fixture
@@ -74,7 +44,7 @@ def test_generate_with_both_forms_and_extras(ask, workers, store):
     assert len(found.data) == 2
     assert [picture.seed for picture in found.data] == [7, 8]
     assert _open(found.data[0]).size == (256, 256)
-    assert requests.get(found.data[1].url, timeout=5).content == _png()
+    assert requests.get(found.data[1].url, timeout=5).content == a_picture()
     parameters = store.get(found.id).parameters
     assert (parameters.steps, parameters.guidance_scale, str(parameters.size)) == (5, 2.5, "256x256")
 
@@ -87,8 +57,8 @@ def test_the_form_that_is_asked_for_is_the_only_one(ask, workers, form, there, a
 
 
 def test_edit_one_and_several_pictures(ask, workers, store):
-    one = ask.images.edit(image=("a.png", _png("blue")), prompt="make it green", extra_body={"seed": "3"})
-    several = ask.images.edit(image=[("a.png", _png()), ("b.png", _png("blue"))], prompt="both", n=2)
+    one = ask.images.edit(image=("a.png", a_picture("blue")), prompt="make it green", extra_body={"seed": "3"})
+    several = ask.images.edit(image=[("a.png", a_picture()), ("b.png", a_picture("blue"))], prompt="both", n=2)
     assert len(store.get(one.id).inputs) == 1
     assert len(store.get(several.id).inputs) == 2
     assert len(several.data) == 2
@@ -119,8 +89,8 @@ def test_what_is_wrong_is_named_before_any_work(ask, client, fields, param):
 
 def test_edits_without_a_picture_or_with_a_mask(ask, live):
     with pytest.raises(openai.BadRequestError, match="mask"):
-        ask.images.edit(image=("a.png", _png()), mask=("m.png", _png()), prompt="x")
-    answer = requests.post(f"{live.url}/v1/images/edits", files={"other": _png()}, data={"prompt": "x"}, timeout=5)
+        ask.images.edit(image=("a.png", a_picture()), mask=("m.png", a_picture()), prompt="x")
+    answer = requests.post(f"{live.url}/v1/images/edits", files={"other": a_picture()}, data={"prompt": "x"}, timeout=5)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "image")
     answer = requests.post(f"{live.url}/v1/images/edits", json={"prompt": "x"}, timeout=5)
     assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_media_type")

@@ -128,7 +128,10 @@ def test_a_poll_of_an_ended_job_is_never_held(http, submit, done):
 
 
 def test_reads_are_repeatable_until_the_job_expires(http, submit, done):
-    """polarion.extension.pdf-exporter#172, ConesaLab/paintomics4#155: the first read of a result deleted it."""
+    """The first read of a result deleted it.
+
+    SchweizerischeBundesbahnen/ch.sbb.polarion.extension.pdf-exporter#172, ConesaLab/paintomics4#155.
+    """
     job = submit()
     done(job)
     for _ in range(3):
@@ -142,7 +145,7 @@ def test_reads_are_repeatable_until_the_job_expires(http, submit, done):
 
 
 def test_canceling_a_queued_job_touches_no_other(http, submit, store):
-    """invoke-ai/InvokeAI#6049, Comfy-Org/ComfyUI#2566: a cancel hit whichever job was running."""
+    """invoke-ai/InvokeAI#6049, Comfy-Org/ComfyUI#2566, Comfy-Org/ComfyUI#9607: a cancel hit whichever job ran."""
     running, queued = submit(), submit()
     lease = painting(store, running["id"])
     answer = http.post(f"/v1/jobs/{queued['id']}/cancel")
@@ -152,7 +155,7 @@ def test_canceling_a_queued_job_touches_no_other(http, submit, store):
 
 
 def test_canceling_a_running_job_is_202_until_its_worker_lets_go(http, submit, store, settings):
-    """rq/rq#1371, #684, vllm-project/vllm-omni#1347: only queued jobs could be canceled."""
+    """rq/rq#1371, rq/rq#684, vllm-project/vllm-omni#1347: only queued jobs could be canceled."""
     job = submit(n=3)
     finish(store, settings, job["id"], 0)
     lease = painting(store, job["id"], 1)
@@ -183,7 +186,7 @@ def test_a_picture_after_its_last_step_is_uploading(http, submit, store):
 
 
 def test_one_bad_image_leaves_the_others(http, submit, store, settings):
-    """AUTOMATIC1111#7943, Comfy-Org/ComfyUI#9952: one bad image killed its batch."""
+    """AUTOMATIC1111/stable-diffusion-webui#7943, Comfy-Org/ComfyUI#9952: one bad image killed its batch."""
     job = submit(n=2)
     store.fail(plan(store, ImageRef(job["id"], 0)), "broken", "it broke")
     finish(store, settings, job["id"], 1)

@@ -76,7 +76,7 @@ def test_every_worker_killed_right_after_a_submit(stack):
 
 
 def test_redis_killed_and_restarted_loses_nothing(stack):
-    """Comfy-Org/ComfyUI#2844, #13512: queue and history were gone after a restart."""
+    """Comfy-Org/ComfyUI#2844, Comfy-Org/ComfyUI#13512: queue and history were gone after a restart."""
     ids = _submit_some(stack, steps=30)
     wait_until(lambda: any(_running(stack, job_id, "dit") for job_id in ids), timeout=60, what="painting")
     os.kill(stack.pid("valkey"), signal.SIGKILL)

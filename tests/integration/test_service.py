@@ -204,7 +204,7 @@ def test_a_stream_follows_a_job_from_start_to_end(stack):
 
 
 def test_a_deadline_stops_what_is_running(stack):
-    """Comfy-Org/ComfyUI, koboldcpp#1531: work that nobody can stop."""
+    """LostRuins/koboldcpp#1531: work that nobody can stop."""
     body = {"prompt": "a red circle on a blue background", "size": "1024x1024", "steps": 100, "n": 4}
     answer = requests.post(f"{stack.url}/v1/jobs", json=body, headers={"Cancel-After": "5"}, timeout=10)
     (job,) = stack.wait_done(answer.json()["id"])

@@ -88,6 +88,25 @@ def test_without_the_operators_word_nothing_inside_is_reached(httpserver, url):
     assert not httpserver.log
 
 
+def test_a_name_that_changes_its_mind_is_not_followed(httpserver, monkeypatch):
+    """liwala/ay-framework#301: DNS rebinding. The address that was checked is the one that is connected to."""
+    httpserver.expect_request("/").respond_with_data()
+    real, answers = socket.getaddrinfo, []
+
+    def resolve(host, *rest, **options):
+        return real(answers.pop(0) if host == "rebinding.example" and answers else "127.0.0.1", *rest, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    url = f"http://rebinding.example:{httpserver.port}/"
+    sender = WebhookSender(Outbound((ip_network("127.0.0.2/32"),)), timeout_s=1.0)
+    answers[:] = ["127.0.0.2"]
+    assert not sender.send(url, {}, "{}").delivered
+    refused = sender.send(url, {}, "{}")
+    assert "refused" in refused.error, "now it is another address"
+    assert not httpserver.log
+    assert WebhookSender(Outbound(LOOPBACK), timeout_s=1.0).send(url, {}, "{}").delivered
+
+
 def test_the_operators_networks_open_nothing_else(sender):
     for url in ("http://10.1.2.3/", "https://10.1.2.3/", "http://192.0.2.1/", "http://[::1]:80/"):
         outcome = sender.send(url, {}, "{}")

@@ -73,6 +73,7 @@ def test_a_failed_attempt_is_tried_later_and_in_the_end_given_up(courier, store,
 
 
 def test_a_receiver_that_is_away_costs_nothing_but_its_own_time(courier, store, client):
+    """replicate/cog#909: one connection error on a webhook crashed the model."""
     job_id = _finished_job(store, "http://127.0.0.1:1/")
     courier.step()
     wait_until(lambda: _delivery(client, job_id, 2).get("outcome") == "retry", what="the attempt")

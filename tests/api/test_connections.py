@@ -1,0 +1,77 @@
+"""Connections of a running process: kept while idle, no burden on a stop, and never in the way of others."""
+
+import socket
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from tests.api.conftest import running
+from tests.servers import wait_until
+
+#: gunicorn's own time for an idle connection is 2 s.
+_IDLE_S = 2.5
+#: More than the process holds.
+_CROWD = 1050
+_GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture
+def own(servers, client, tmp_path):
+    """A process for one test, which ends it."""
+    with running(servers, tmp_path) as found:
+        yield found
+
+
+def _connect(live):
+    connection = socket.create_connection(("127.0.0.1", live.port), timeout=20)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _ask(connection, request=_GET):
+    """The status and the head of one answer; b"" when the other side has closed."""
+    connection.sendall(request)
+    found = b""
+    while b"\r\n\r\n" not in found:
+        more = connection.recv(65536)
+        if not more:
+            return 0, b""
+        found += more
+    head, _, body = found.partition(b"\r\n\r\n")
+    left = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]) - len(body)
+    while left > 0:
+        left -= len(connection.recv(65536))
+    return int(head.split()[1]), head.lower()
+
+
+def test_an_idle_connection_is_kept_and_does_not_hold_up_a_stop(own):
+    body = b'{"prompt": "x", "size": "32x32"}'
+    submit = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+    with ExitStack() as stack:
+        kept = [stack.enter_context(_connect(own)) for _ in range(20)]
+        assert {_ask(connection)[0] for connection in kept} == {200}
+        time.sleep(_IDLE_S)
+        status, head = _ask(kept[0], submit % (len(body), body))
+        assert status == 202, "a POST on an idle connection was lost"
+        job = head.split(b"location: ")[1].split(b"\r\n")[0]
+        # In flight while the process stops.
+        kept[1].sendall(b"GET %b?wait=2 HTTP/1.1\r\nHost: x\r\n\r\n" % job)
+        time.sleep(0.2)
+        started = time.monotonic()
+        own.child.terminate()
+        assert kept[1].recv(65536).startswith(b"HTTP/1.1 200")
+        assert all(connection.recv(1) == b"" for connection in kept[2:])
+        wait_until(lambda: not own.child.running, what="the end of the process")
+        # The time that it would have waited for its connections; the one in flight has taken two seconds of it.
+        assert time.monotonic() - started < 5.0
+
+
+def test_idle_connections_make_room_for_new_ones(live, client):
+    with ExitStack() as stack:
+        crowd = [stack.enter_context(_connect(live)) for _ in range(_CROWD)]
+        assert _ask(crowd[-1])[0] == 200
+        with _connect(live) as newcomer:
+            assert _ask(newcomer)[0] == 200
+            assert _ask(newcomer)[0] == 200, "kept, since others were idle for longer"
+        assert crowd[0].recv(1) == b"", "the one that was idle longest was closed"
