@@ -9,7 +9,7 @@ from functools import partial
 
 import structlog
 
-from app import wiring
+from app import crash_points, wiring
 from app.ar.request import ArFailure, ArRequest, ArResult
 from app.ar.rows import Row
 from app.blobs import BlobStore
@@ -101,6 +101,8 @@ class ArWorker:
             wait(self._loading.values(), timeout=_POLL_S, return_when=FIRST_COMPLETED)
         self._drop_lost()
         self._drop_overdue()
+        if self._engine.running:
+            crash_points.reach("ar.decoding")
         order = list(self._rows)
         # First come, first painted: rows that end at the same step are handed over in the order of their claims.
         for ended in sorted(self._engine.step(), key=lambda each: order.index(each.key)):
@@ -126,12 +128,14 @@ class ArWorker:
         while self._hints and self._engine.free_slots > len(self._loading):
             hint = self._hints[0]
             # The hint's own token: a claim whose answer was lost is sent again, and must be known again.
+            crash_points.reach("ar.before_claim")
             order = self._store.claim_plan(hint.ref, entry=hint.entry, token=f"{self._name}/{hint.entry}")
             if order is None:
                 self._stream.drop(hint)
             # Forgotten only now: a hint whose claim did not get through is tried again.
             self._hints.pop(0)
             if order is not None:
+                crash_points.reach("ar.after_claim")
                 self._admit(order)
 
     def _admit(self, order: PlanOrder) -> None:
