@@ -14,11 +14,13 @@ from typing import IO
 
 from app import settings as settings_module
 from app import wiring
+from app.connect import Client
 from app.errors import PlanpaintError
 from app.launcher import embedded
 from app.launcher.child import Child
 from app.launcher.ports import free_ports
 from app.settings import PREFIX, Settings, address
+from app.store.workers import WorkerRegistry
 
 _READY_S = 180.0
 _STOP_S = 10.0
@@ -27,7 +29,10 @@ _STOP_S = 10.0
 class Process:
     """One process and its successors. Signals reach its whole session, and nothing that was not started here."""
 
-    def __init__(self, name: str, role: str, start: Callable[[dict[str, str]], int]) -> None:
+    def __init__(
+        self, name: str, role: str, start: Callable[[dict[str, str]], int], reap: Callable[[], object] = lambda: None
+    ) -> None:
+        """`reap`: called after its end, for children of our own, which the kernel keeps until somebody asks."""
         self.name = name
         self.role = role
         self.extra: dict[str, str] = {}  #: environment of the next start alone
@@ -35,6 +40,7 @@ class Process:
         self.starts = 0
         self.pid = 0
         self._start = start
+        self._reap = reap
         self._watch = -1
 
     def start(self) -> None:
@@ -74,6 +80,7 @@ class Process:
     def _forget(self) -> None:
         if self._watch >= 0:
             os.close(self._watch)
+            self._reap()
         self._watch = -1
 
 
@@ -89,6 +96,8 @@ class Cluster:
         self._nursery: subprocess.Popen[str] | None = None
         self._nursery_log: IO[str] | None = None
         self._credentials: embedded.Credentials | None = None
+        self._client: Client | None = None
+        self._registry: WorkerRegistry
         self.settings: Settings
 
     @property
@@ -127,11 +136,13 @@ class Cluster:
             PREFIX + "API_PORT": str(free_ports(1)[0]),
         }
         self.settings = settings_module.load(self._environment)
+        self._client = wiring.api_client(self.settings)
+        self._registry = wiring.registry(self._client)
         for role, child in (
             ("redis", embedded.valkey(self._data, self._data, credentials)),
             ("s3", embedded.seaweedfs(self._data, self._data, credentials)),
         ):
-            self.servers.append(Process(role, role, _starter(child)))
+            self.servers.append(_of_child(role, role, child))
             self.servers[-1].start()
         self.wait("Redis", lambda: embedded.redis_answers(embedded.redis_url(credentials)))
         self.wait("object storage", self._bucket)
@@ -163,13 +174,9 @@ class Cluster:
         name = f"{role}-{number}"
         if role == "api":
             # It replaces itself by gunicorn, which must be there before anything else is imported.
-            command, log = [sys.executable, "-m", "app.cli", "api"], self._data / f"{name}.log"
-
-            def begin(extra: dict[str, str]) -> int:
-                return _started(Child(name, command, environment=self._environment | extra, log=log), children)
-
-            children: list[Child] = []
-            return Process(name, role, begin)
+            command = [sys.executable, "-m", "app.cli", "api"]
+            log = self._data / f"{name}.log"
+            return _of_child(name, role, Child(name, command, environment=self._environment, log=log))
         return Process(name, role, lambda extra: self._fork(role, name, extra))
 
     def _fork(self, role: str, name: str, extra: dict[str, str]) -> int:
@@ -198,9 +205,7 @@ class Cluster:
         return all(process.running and (process.role == "api" or process.pid in ready) for process in self.roles)
 
     def ready_pids(self) -> set[int]:
-        client = wiring.api_client(self.settings)
-        with client:
-            return {worker.pid for worker in wiring.registry(client).list() if worker.state in ("ready", "busy")}
+        return {worker.pid for worker in self._registry.list() if worker.state in ("ready", "busy")}
 
     def wait(self, what: str, condition: Callable[[], bool], timeout_s: float = _READY_S) -> None:
         """Keep everything running until it comes true."""
@@ -226,6 +231,8 @@ class Cluster:
             deadline = time.monotonic() + _STOP_S
             for process in group:
                 process.finish(deadline)
+        if self._client is not None:
+            self._client.close()
         if self._nursery is not None:
             self._nursery.communicate()
         if self._nursery_log is not None:
@@ -239,19 +246,11 @@ def _clean() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
 
 
-def _starter(child: Child) -> Callable[[dict[str, str]], int]:
+def _of_child(name: str, role: str, child: Child) -> Process:
     def begin(extra: dict[str, str]) -> int:
-        _ = child.running  # reaps the one before
+        child.environment = base | extra
         child.start()
         return child.pid or 0
 
-    return begin
-
-
-def _started(child: Child, before: list[Child]) -> int:
-    """Start it, and reap the one that it replaces."""
-    for old in before:
-        _ = old.running
-    before[:] = [child]
-    child.start()
-    return child.pid or 0
+    base = child.environment
+    return Process(name, role, begin, lambda: child.running)

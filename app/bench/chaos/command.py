@@ -3,7 +3,8 @@
 import click
 
 from app.bench.chaos import report
-from app.bench.chaos.run import Plan, run as attack
+from app.bench.chaos.run import Plan
+from app.bench.chaos.run import run as attack
 
 #: Kills of roles by second, so that two minutes have sixty and some.
 _KILLS_BY_SECOND = 0.55

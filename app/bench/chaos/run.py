@@ -1,6 +1,8 @@
 """One run: the cluster, its callers and its faults, then quiet, then the verdict."""
 
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -16,12 +18,10 @@ from app.bench.chaos.history import History
 from app.bench.chaos.receiver import Receiver
 from app.bench.chaos.schedule import schedule
 from app.bench.chaos.witness import Witness
-from app.checkpoint import Checkpoint
 from app.domain.messages import ImageRef
 from app.errors import PlanpaintError
 from app.launcher.stack import direct
 from app.settings import PREFIX
-from app.tiny_checkpoint import make
 from app.views import delivery_id
 
 #: Longest wait for the last image and the last webhook after the last fault, seconds.
@@ -89,12 +89,11 @@ def run(plan: Plan, say: Callable[[str], None], overrides: Mapping[str, str] | N
     """Attack a cluster of its own. What it leaves behind is kept when something was wrong, and `say` tells where."""
     data = Path(tempfile.mkdtemp(prefix="planpaint-chaos-"))
     checkpoint = data / "checkpoint"
-    make(checkpoint)
-    Checkpoint(checkpoint)
+    _make(checkpoint)
     settings = environment(checkpoint) | dict(overrides or {})
     with Receiver() as receiver, Cluster(data / "stack", {"ar": plan.workers, "dit": plan.workers}, settings) as cluster:
         say(f"ready: {', '.join(process.name for process in cluster.processes)}")
-        verdict = _attack(plan, cluster, receiver, say)
+        verdict = attack(plan, cluster, receiver, say)
     if verdict.holds:
         shutil.rmtree(data)
     else:
@@ -103,7 +102,14 @@ def run(plan: Plan, say: Callable[[str], None], overrides: Mapping[str, str] | N
     return verdict
 
 
-def _attack(plan: Plan, cluster: Cluster, receiver: Receiver, say: Callable[[str], None]) -> Verdict:
+def _make(checkpoint: Path) -> None:
+    """In a process of its own: this one needs no torch."""
+    command = [sys.executable, "-m", "app.cli", "make-checkpoint", str(checkpoint)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def attack(plan: Plan, cluster: Cluster, receiver: Receiver, say: Callable[[str], None]) -> Verdict:
+    """Attack this cluster while callers use it, wait for quiet, and compare."""
     faults = schedule(plan.seed, seconds=plan.seconds, kills=plan.kills, lease_s=cluster.settings.lease_s)
     witness = Witness(cluster.settings)
     started = time.monotonic()

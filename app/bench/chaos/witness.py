@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import boto3
+from botocore.exceptions import BotoCoreError, ClientError
 from PIL import Image
 
 from app import keys, wiring
@@ -114,16 +115,22 @@ class Witness:
 
     def look_at_objects(self) -> int:
         """Compare what the bucket lists with what it listed before; returns how many objects there are."""
-        found = 0
+        found = self._listed()
+        for key, etag in found.items():
+            if self._etags.setdefault(key, etag) != etag:
+                self.rewritten.add(key)
+        return len(found)
+
+    def keys(self) -> list[str]:
+        """Of every object that is there now."""
+        return list(self._listed())
+
+    def _listed(self) -> dict[str, str]:
         try:
-            for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket):
-                for each in page.get("Contents", ()):
-                    found += 1
-                    if self._etags.setdefault(each["Key"], each["ETag"]) != each["ETag"]:
-                        self.rewritten.add(each["Key"])
-        except Exception as error:  # boto3 and its HTTP client have many
+            pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket)
+            return {each["Key"]: each["ETag"] for page in pages for each in page.get("Contents", ())}
+        except (BotoCoreError, ClientError) as error:
             raise Unavailable(f"object storage: {error}") from error
-        return found
 
     # --- at the end
 
