@@ -17,6 +17,7 @@ from app.domain.states import TERMINAL, ImageState
 from app.errors import Conflict, ImageFailed, KeyReused, LimitReached, NotFound, QueueFull, RefusedInput, Unavailable
 from app.queues.dit_queue import DitQueue
 from app.store.answers import Answers
+from app.store.epoch import Epoch
 from app.store.jobs import IdempotencyKey, JobStore, Submitted, Terms
 from app.store.retention import Retention
 
@@ -62,14 +63,16 @@ def draw_seed() -> int:
 class Intake:
     """What callers do."""
 
-    def __init__(self, store: JobStore, blobs: BlobStore, retention: Retention, answers: Answers) -> None:
+    def __init__(self, store: JobStore, blobs: BlobStore, retention: Retention, answers: Answers, epoch: Epoch) -> None:
         self._store = store
         self._blobs = blobs
+        self._epoch = epoch
         self._retention = retention
         self._answers = answers
 
     def submit(self, submission: Submission, idempotency: IdempotencyKey | None = None) -> Receipt:
-        """Queue a job. Raises KeyReused; Gone when the key's job has been removed since; LimitReached; QueueFull."""
+        """Queue a job. Raises KeyReused; Gone when the key's job has been removed since; LimitReached; QueueFull; DataLost."""
+        self._epoch.check()
         if idempotency and (first := self._first(submission.terms.owner, idempotency)):
             return Receipt(self._store.get(first), repeated=True, images_ahead=0)
         job_id = new_job_id()

@@ -9,6 +9,7 @@ from app import keys, wiring
 from app.errors import LostLease
 from app.store.outbox import Receiver, Settlement
 from tests.api.orders import painting
+from tests.servers import empty
 from tests.store.orders import stored
 
 URL = "http://127.0.0.1:1/"
@@ -23,7 +24,7 @@ class Lifecycle(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.http, self.store, self.client, self.settings = self.made
-        self.client.flushall()
+        empty(self.client)
         self.images: dict[str, list[str]] = {}
         self.leases: dict[str, dict[int, object]] = {}
         self.gone: set[str] = set()
