@@ -71,7 +71,10 @@ class Intake:
         self._answers = answers
 
     def submit(self, submission: Submission, idempotency: IdempotencyKey | None = None) -> Receipt:
-        """Queue a job. Raises KeyReused; Gone when the key's job has been removed since; LimitReached; QueueFull; DataLost."""
+        """Queue a job.
+
+        Raises KeyReused; Gone when the key's job has been removed since; LimitReached; QueueFull; DataLost.
+        """
         self._epoch.check()
         if idempotency and (first := self._first(submission.terms.owner, idempotency)):
             return Receipt(self._store.get(first), repeated=True, images_ahead=0)

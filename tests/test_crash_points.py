@@ -12,7 +12,9 @@ from app.errors import Misconfigured
 from app.settings import load
 
 ROOT = Path(__file__).parent.parent
-_TIMES = "from app import crash_points\nfor each in range(5): crash_points.reach('ar.decoding'); print(each, flush=True)"
+_TIMES = (
+    "from app import crash_points\nfor each in range(5): crash_points.reach('ar.decoding'); print(each, flush=True)"
+)
 
 
 def _run(value: str | None) -> tuple[int, int]:
@@ -51,9 +53,8 @@ def test_it_is_no_setting(monkeypatch):
 
 
 def test_every_point_is_reached_somewhere_and_no_other_one():
-    reached = []
-    for path in [file for top in ("app", "api", "workers") for file in (ROOT / top).rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "crash_points.reach":
-                reached.append(ast.literal_eval(node.args[0]))
+    files = [path for top in ("app", "api", "workers") for path in (ROOT / top).rglob("*.py")]
+    nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "crash_points.reach"]
+    reached = [ast.literal_eval(call.args[0]) for call in calls]
     assert sorted(reached) == sorted(crash_points.POINTS)

@@ -139,8 +139,8 @@ class Stack:
             before = path.read_text("utf-8") if path.exists() else None
             if before is not None and epoch.stored() != before:
                 raise Misconfigured(
-                    f"Redis has lost its data: {self._data / 'redis'} is not what it was. Bring it back, or remove {path} "
-                    "to begin anew without the jobs that were accepted (their pictures stay in object storage)"
+                    f"Redis has lost its data: {self._data / 'redis'} is not what it was. Bring it back, or remove "
+                    f"{path} to begin anew without the jobs that were accepted (their pictures stay in object storage)"
                 )
             embedded.write_private(path, epoch.adopt())
 

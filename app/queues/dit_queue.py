@@ -38,7 +38,9 @@ class _Amqp(AMQP):  # type: ignore[misc]
 
 def make_celery(settings: Settings) -> celery.Celery:
     """The Celery application, configured from our settings alone."""
-    application = celery.Celery("planpaint", broker=settings.redis_url.get_secret_value(), amqp=_Amqp, set_as_current=False)
+    application = celery.Celery(
+        "planpaint", broker=settings.redis_url.get_secret_value(), amqp=_Amqp, set_as_current=False
+    )
     application.conf.update(
         task_queues=[Queue(keys.DIT_QUEUE)],
         task_default_queue=keys.DIT_QUEUE,

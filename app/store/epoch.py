@@ -1,4 +1,4 @@
-"""Whether Redis still has the data that it had: a server that comes back empty must not pass for one that never had any."""
+"""Whether Redis still has the data that it had: one that comes back empty must not pass for one that never had any."""
 
 import secrets
 import time

@@ -1,4 +1,4 @@
-"""Redis that has come back empty: said loudly, and nothing is taken that its callers would believe to be with the rest."""
+"""Redis that has come back empty: said loudly, and no job is taken as if nothing had happened."""
 
 import pytest
 

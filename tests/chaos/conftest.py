@@ -94,8 +94,7 @@ class Attacked:
 
         self.until(delivered, "the deliveries")
         jobs = self.witness.jobs(accepted)
-        ended = {ImageRef(job_id, index) for job_id, job in jobs.items() if job for index in range(len(job.images))}
-        self.until(lambda: not any(self.witness.left(ended).values()), "an empty queue")
+        self.until(lambda: not any(self.witness.left().values()), "an empty queue")
         ids = {event.event_id for job in jobs.values() if job for event in job.events}
         received = tuple(each for each in self.receiver.received if each.event_id in ids)
         return check(History(accepted, 0, received, jobs, overdue=self.witness.overdue(by_s=5)))

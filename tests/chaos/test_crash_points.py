@@ -1,4 +1,4 @@
-"""A process dies at a named point of a hand-over: its image still ends right, committed once, each event under one id."""
+"""A process dies at a named point of a hand-over: its image ends right, committed once, each event under one id."""
 
 import pytest
 import requests
@@ -66,4 +66,4 @@ def test_objects_of_a_removed_job_go_though_its_remover_dies(attacked, point, tm
 
 
 def _objects(attacked: Attacked, job_id: str) -> list[str]:
-    return [key for key in attacked.witness.keys() if key.startswith(f"jobs/{job_id}/")]
+    return [key for key in attacked.witness.object_keys() if key.startswith(f"jobs/{job_id}/")]

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+import click
 import pytest
 
 from app import keys, wiring
@@ -118,7 +119,7 @@ def test_a_worker_behind_a_silent_link_works_again_when_the_link_does(attacked: 
         proxy.mode = "pass"
         back = time.monotonic()
         assert attacked.verdict(accepted, attacked.order()) == []
-        print(f"{role}: all done {time.monotonic() - back:.1f} s after {length_s:g} s of silence, limit 60 s")
+        click.echo(f"{role}: all done {time.monotonic() - back:.1f} s after {length_s:g} s of silence, limit 60 s")
         assert time.monotonic() - back < 60
         assert attacked.cluster.of(role)[0].pid == pid, "it did not need to be replaced"
     attacked.restart(role)

@@ -50,7 +50,7 @@ def test_a_stopped_process_that_wakes_up_after_its_lease_changes_nothing(attacke
 
 @pytest.mark.chaos
 def test_an_idle_painter_that_takes_a_message_to_its_grave(attacked):
-    """Matrix row 5: it has asked Redis for a message, which Redis hands to a process that is dead before it has read it."""
+    """Matrix row 5: it has asked Redis for a message, and is dead before it has read what Redis has handed to it."""
     (process,) = attacked.cluster.of("dit")
     process.signal(signal.SIGSTOP)
     accepted = attacked.order()

@@ -110,8 +110,13 @@ class Callers:
         return str(self._ask(session, "POST", "/v1/jobs", (200, 202), json=body, headers=key).json()["id"])
 
     def _ask(
-        self, session: requests.Session, method: str, path: str, statuses: tuple[int, ...], **how: Any
-    ) -> requests.Response:  # noqa: ANN401
+        self,
+        session: requests.Session,
+        method: str,
+        path: str,
+        statuses: tuple[int, ...],
+        **how: Any,  # noqa: ANN401 - as requests takes it
+    ) -> requests.Response:
         """Until it answers. Raises TimeoutError, and RuntimeError for an answer that no caller should get."""
         deadline = time.monotonic() + _PATIENCE_S
         while time.monotonic() < deadline:

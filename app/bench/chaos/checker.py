@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from app.bench.chaos.history import Accepted, FinalJob, History
+from app.bench.chaos.history import Accepted, FinalImage, FinalJob, History
 
 _ENDED = ("succeeded", "failed", "canceled")
 _COMPLETED = "image.completed"
@@ -41,7 +41,9 @@ def _accepted(history: History) -> Iterator[Violation]:
     for accepted in history.accepted:
         ids = set(accepted.ids)
         if len(ids) > 1:
-            yield Violation("duplicated", f"order {accepted.order.number} became {len(ids)} jobs by one idempotency key")
+            yield Violation(
+                "duplicated", f"order {accepted.order.number} became {len(ids)} jobs by one idempotency key"
+            )
         for job_id in ids:
             job = history.jobs.get(job_id)
             if job is None:
@@ -70,23 +72,26 @@ def _job(job_id: str, job: FinalJob) -> Iterator[Violation]:
     for once in ("job.started", "job.completed"):
         if kinds[once] > 1:
             yield Violation("duplicated", f"{job_id} has {kinds[once]} events {once}")
-    ended = all(image.state in _ENDED for image in job.images)
-    if ended and not kinds["job.completed"]:
+    if all(image.state in _ENDED for image in job.images) and not kinds["job.completed"]:
         yield Violation("missing", f"{job_id} has ended and does not say so")
     for index, image in enumerate(job.images):
-        name, pointers = f"{job_id}:{index}", set(image.pointers)
         announced = [event.type for event in job.events if event.index == index]
-        if announced.count(_COMPLETED) > 1 or len(pointers) > 1:
-            yield Violation("duplicated", f"{name} was committed more than once: {announced}, {sorted(map(str, pointers))}")
-        if image.state in _ENDED and len(announced) != 1:
-            yield Violation("missing" if not announced else "duplicated", f"{name} ended with the events {announced}")
-        if (image.state == "succeeded") != bool(pointers):
-            yield Violation("wrong", f"{name} is {image.state} with {len(pointers)} objects")
-        for pointer in pointers:
-            if image.stored is None or image.stored.sha256 is None:
-                yield Violation("lost", f"{name}: there is no picture at {pointer.key}")
-            elif image.stored.sha256 != pointer.sha256:
-                yield Violation("changed", f"{name}: {pointer.key} does not have the bytes that were committed")
+        yield from _image(f"{job_id}:{index}", image, announced)
+
+
+def _image(name: str, image: FinalImage, announced: list[str]) -> Iterator[Violation]:
+    pointers = set(image.pointers)
+    if announced.count(_COMPLETED) > 1 or len(pointers) > 1:
+        yield Violation("duplicated", f"{name} was committed more than once: {announced}, {sorted(map(str, pointers))}")
+    if image.state in _ENDED and len(announced) != 1:
+        yield Violation("duplicated" if announced else "missing", f"{name} ended with the events {announced}")
+    if (image.state == "succeeded") != bool(pointers):
+        yield Violation("wrong", f"{name} is {image.state} with {len(pointers)} objects")
+    for pointer in pointers:
+        if image.stored is None or image.stored.sha256 is None:
+            yield Violation("lost", f"{name}: there is no picture at {pointer.key}")
+        elif image.stored.sha256 != pointer.sha256:
+            yield Violation("changed", f"{name}: {pointer.key} does not have the bytes that were committed")
 
 
 def _pictures(history: History) -> Iterator[Violation]:

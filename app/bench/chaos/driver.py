@@ -1,4 +1,4 @@
-"""Injects the faults of a schedule, each when its time has come, and measures how long the stack takes to get over it."""
+"""Injects the faults of a schedule, each when its time has come, and measures how soon the stack is over it."""
 
 import signal
 import time
@@ -47,9 +47,7 @@ class _Watch:
 class Driver:
     """`step` from one thread, about twenty times a second."""
 
-    def __init__(
-        self, cluster: Cluster, witness: Witness, receiver: Receiver, faults: tuple[Fault, ...]
-    ) -> None:
+    def __init__(self, cluster: Cluster, witness: Witness, receiver: Receiver, faults: tuple[Fault, ...]) -> None:
         self._cluster = cluster
         self._witness = witness
         self._receiver = receiver

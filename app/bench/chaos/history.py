@@ -82,7 +82,7 @@ class FinalJob:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Everything. `rewritten`: keys whose bytes changed while they were watched. `left`: what should be empty, by name."""
+    """Everything. `rewritten`: keys whose bytes changed while they were watched. `left`: what should be empty."""
 
     accepted: tuple[Accepted, ...]
     unanswered: int

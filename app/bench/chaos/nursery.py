@@ -1,8 +1,8 @@
 """`python -m app.bench.chaos.nursery`: has everything imported that a worker needs, and forks one for each order.
 
-Importing torch and diffusers costs a worker many seconds of a core. A harness that kills a worker every few seconds would
-measure little else, so here each one begins as a fork of a process that has done only that. One line of JSON on stdin
-is an order: {"role", "environment", "log"}; the answer is a line with the pid. The end of stdin ends all.
+Importing torch and diffusers costs a worker many seconds of a core. A harness that kills a worker every few seconds
+would measure little else, so here each one begins as a fork of a process that has done only that. One line of JSON on
+stdin is an order: {"role", "environment", "log"}; the answer is a line with the pid. The end of stdin ends all.
 """
 
 import ctypes

@@ -46,8 +46,9 @@ def lines(verdict: Verdict) -> list[str]:
         worst = [f"{row[name]:.1f}" if row[name] is not None else "-" for name in ("median_s", "worst_s")]
         found.append(f"{row['fault']:36} {row['times']:>5} {row['images']:>11} {worst[0]:>9} {worst[1]:>8}")
     found.append(
-        f"{verdict.jobs} jobs, {verdict.images} images, {verdict.deliveries} webhooks confirmed ({verdict.redelivered} asked "
-        f"for again), {verdict.restarts} restarts, {verdict.orphans} objects of attempts cut off, {verdict.wall_s:.0f} s"
+        f"{verdict.jobs} jobs, {verdict.images} images, {verdict.deliveries} webhooks confirmed "
+        f"({verdict.redelivered} asked for again), {verdict.restarts} restarts, "
+        f"{verdict.orphans} objects of attempts cut off, {verdict.wall_s:.0f} s"
     )
     found.append(
         f"role kills {role_kills(verdict)}, Redis kills {_of(verdict, 'redis')}; "

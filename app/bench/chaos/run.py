@@ -18,7 +18,6 @@ from app.bench.chaos.history import History
 from app.bench.chaos.receiver import Receiver
 from app.bench.chaos.schedule import schedule
 from app.bench.chaos.witness import Witness
-from app.domain.messages import ImageRef
 from app.errors import PlanpaintError
 from app.launcher.stack import direct
 from app.settings import PREFIX
@@ -91,7 +90,10 @@ def run(plan: Plan, say: Callable[[str], None], overrides: Mapping[str, str] | N
     checkpoint = data / "checkpoint"
     _make(checkpoint)
     settings = environment(checkpoint) | dict(overrides or {})
-    with Receiver() as receiver, Cluster(data / "stack", {"ar": plan.workers, "dit": plan.workers}, settings) as cluster:
+    with (
+        Receiver() as receiver,
+        Cluster(data / "stack", {"ar": plan.workers, "dit": plan.workers}, settings) as cluster,
+    ):
         say(f"ready: {', '.join(process.name for process in cluster.processes)}")
         verdict = attack(plan, cluster, receiver, say)
     if verdict.holds:
@@ -196,13 +198,6 @@ def _history(witness: Witness, callers: Callers, receiver: Receiver) -> History:
     accepted = tuple(callers.snapshot())
     witness.look_at_objects()
     jobs = witness.jobs(accepted)
-    ended = {
-        ImageRef(job_id, index)
-        for job_id, job in jobs.items()
-        if job
-        for index, image in enumerate(job.images)
-        if image.state in ("succeeded", "failed", "canceled")
-    }
     return History(
         accepted=accepted,
         unanswered=callers.unanswered,
@@ -210,6 +205,6 @@ def _history(witness: Witness, callers: Callers, receiver: Receiver) -> History:
         jobs=jobs,
         rewritten=tuple(sorted(witness.rewritten)),
         orphans=witness.orphans(jobs),
-        left=witness.left(ended),
+        left=witness.left(),
         overdue=witness.overdue(by_s=5),
     )

@@ -61,9 +61,7 @@ class Witness:
             refs = [ImageRef.parse(member.decode()) for member in self._client.zrange(keys.DUE, 0, -1)]
             pipe = self._client.pipeline(transaction=False)
             for ref in refs:
-                pipe.hmget(
-                    keys.image(ref.job_id, ref.index), "state", "owner", "fence", "planning_at", "painting_at"
-                )
+                pipe.hmget(keys.image(ref.job_id, ref.index), "state", "owner", "fence", "planning_at", "painting_at")
             records = pipe.execute()
         return {
             ref: (
@@ -121,7 +119,7 @@ class Witness:
                 self.rewritten.add(key)
         return len(found)
 
-    def keys(self) -> list[str]:
+    def object_keys(self) -> list[str]:
         """Of every object that is there now."""
         return list(self._listed())
 
@@ -139,9 +137,7 @@ class Witness:
             if self._client.zcard(keys.DUE):
                 return False
         try:
-            return all(
-                image.state in TERMINAL for each in accepted for image in self._store.get(each.ids[0]).images
-            )
+            return all(image.state in TERMINAL for each in accepted for image in self._store.get(each.ids[0]).images)
         except NotFound:
             return True  # the checker will say so
 
@@ -153,8 +149,8 @@ class Witness:
         refs = [ImageRef.parse(member.decode()) for member in late]
         return tuple(ref for ref in refs if self.record(ref)[0] in LEASED)
 
-    def left(self, ended: set[ImageRef]) -> dict[str, int]:
-        """What should be empty when all has ended. A message that a killed worker held may stay, if its image has ended."""
+    def left(self) -> dict[str, int]:
+        """What should be empty when all has ended. A message that a killed worker held may stay if its image ended."""
         with translated():
             found = {
                 "due": self._client.zcard(keys.DUE),
@@ -171,7 +167,7 @@ class Witness:
             found["counts"] = sum(abs(int(count)) for count in self._client.hvals(keys.COUNTS))
             unacked = self._client.hvals(_UNACKED)
         found["unacked of images that have not ended"] = sum(
-            not any(str(ref.job_id).encode() in message for ref in ended) for message in map(_text, unacked)
+            self.record(_image(message))[0] not in TERMINAL for message in unacked
         )
         return found
 
@@ -229,9 +225,7 @@ class Witness:
         return sum(key.removesuffix(".thumbnail.webp") not in stems and key not in pointed for key in self._etags)
 
 
-def _text(message: bytes) -> bytes:
-    """Of a message as kombu keeps it; its body is base64 of JSON."""
-    try:
-        return base64.b64decode(json.loads(message)[0]["body"])
-    except (LookupError, TypeError, ValueError):
-        return message
+def _image(message: bytes) -> ImageRef:
+    """Which image a message of the DiT queue is about, as kombu keeps it: its body is base64 of JSON."""
+    _, values, _ = json.loads(base64.b64decode(json.loads(message)[0]["body"]))
+    return ImageRef(values["job_id"], values["index"])
