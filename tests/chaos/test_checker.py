@@ -76,6 +76,7 @@ def test_a_run_that_kept_its_word_passes():
         (_image(state="painting", pointers=(), stored=None), "stuck", "is painting"),
         (replace(GOOD, left={"due": 2}), "stuck", "2 left in due"),
         (replace(GOOD, unanswered=1), "stuck", "never got an answer"),
+        (replace(GOOD, surprises=("POST /v1/jobs was answered 500",)), "wrong", "answered 500"),
         (replace(GOOD, overdue=(ImageRef("job_a", 0),)), "stuck", "its lease is over"),
         (replace(GOOD, received=RECEIVED[:2] + RECEIVED[3:]), "missing", "never delivered"),
         (replace(GOOD, received=(RECEIVED[0], *RECEIVED[2:])), "missing", "evt_a_1"),

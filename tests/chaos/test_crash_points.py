@@ -7,7 +7,7 @@ from app import crash_points
 from tests.chaos.conftest import Attacked
 
 #: Run with all other tests. The rest is part of `make chaos`: each takes seconds.
-_SAMPLE = {"api.after_submit", "ar.after_hand_over", "dit.after_upload", "dit.after_commit", "courier.after_send"}
+_SAMPLE = {"ar.after_hand_over", "dit.after_upload", "dit.after_commit", "courier.after_send"}
 _WHEN_A_JOB_RUNS = sorted(
     point for point in crash_points.POINTS if not point.endswith(".after_tombstone") and point != "sweeper.sweeping"
 )

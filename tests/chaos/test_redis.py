@@ -30,7 +30,8 @@ def _resumed(attacked: Attacked, back_ms: int, before: tuple[int, int]) -> bool:
     return attacked.witness.progress() != before or any(at > back_ms for at in claimed)
 
 
-@pytest.mark.parametrize("down_s", [5.0, pytest.param(40.0, marks=pytest.mark.chaos)])
+@pytest.mark.chaos
+@pytest.mark.parametrize("down_s", [0.5, 5.0, 40.0])
 def test_work_goes_on_within_seconds_of_its_return(attacked, down_s):
     accepted = [attacked.order(n=4, seed=seed, steps=40, size="64x64") for seed in range(3)]
     attacked.until(lambda: attacked.state(accepted[0]) == "painting", "painting")
@@ -66,6 +67,7 @@ def test_a_redis_without_memory_refuses_and_everything_goes_on_afterwards(attack
     assert attacked.verdict(accepted, attacked.order()) == []
 
 
+@pytest.mark.chaos
 def test_a_server_that_forgot_its_scripts_is_taught_them_again(attacked):
     accepted = attacked.order(n=2, steps=30)
     attacked.until(lambda: attacked.state(accepted) == "painting", "painting")

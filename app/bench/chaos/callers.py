@@ -44,6 +44,7 @@ class Callers:
         self._started = 0.0
         self.accepted: list[Accepted] = []
         self.unanswered = 0
+        self.surprises: list[str] = []
         self._threads = [threading.Thread(target=self._run, name=f"caller-{n}") for n in range(_THREADS)]
 
     def start(self) -> None:
@@ -72,6 +73,9 @@ class Callers:
                 except TimeoutError:
                     with self._lock:
                         self.unanswered += 1
+                except RuntimeError as error:
+                    with self._lock:
+                        self.surprises.append(str(error))
 
     def _order(self, session: requests.Session, number: int) -> None:
         draw = random.Random(f"{self._seed}/{number}")  # noqa: S311 - a load, not secrets

@@ -30,6 +30,7 @@ def check(history: History) -> list[Violation]:
         *_pictures(history),
         *_deliveries(history),
         *(Violation("stuck", f"{ref}: its lease is over, and nobody has put it back") for ref in history.overdue),
+        *(Violation("wrong", surprise) for surprise in history.surprises),
         *(Violation("changed", f"{key} was written again") for key in history.rewritten),
         *(Violation("stuck", f"{count} left in {name}") for name, count in history.left.items() if count),
     ]

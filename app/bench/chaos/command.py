@@ -21,9 +21,6 @@ def run(*, jobs: int, seconds: float, seed: int, as_json: bool) -> int:
     verdict = attack(Plan(jobs, seconds, seed, kills), click.echo)
     for line in report.lines(verdict):
         click.echo(line)
-    enough = report.role_kills(verdict) >= kills
-    if not enough:
-        click.echo(f"  only {report.role_kills(verdict)} of {kills} kills found their process")
     if as_json:
         click.echo(report.as_json(verdict))
-    return 0 if verdict.holds and enough else 1
+    return 0 if verdict.holds and report.enough(verdict) else 1

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import requests
 
-from app.bench.chaos.cluster import Cluster, Process
+from app.bench.chaos.cluster import Cluster
+from app.bench.chaos.process import Process
 from app.bench.chaos.receiver import Receiver
 from app.bench.chaos.schedule import Fault, Kind
 from app.bench.chaos.witness import Witness

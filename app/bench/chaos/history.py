@@ -82,7 +82,10 @@ class FinalJob:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Everything. `rewritten`: keys whose bytes changed while they were watched. `left`: what should be empty."""
+    """Everything. `rewritten`: keys whose bytes changed while they were watched. `left`: what should be empty.
+
+    `surprises`: answers that no caller should get.
+    """
 
     accepted: tuple[Accepted, ...]
     unanswered: int
@@ -92,3 +95,4 @@ class History:
     orphans: int = 0
     left: dict[str, int] = field(default_factory=dict)
     overdue: tuple[ImageRef, ...] = ()
+    surprises: tuple[str, ...] = ()

@@ -7,9 +7,11 @@ from typing import Any
 from app.bench import host
 from app.bench.chaos.driver import Injected
 from app.bench.chaos.run import Verdict
+from app.bench.chaos.schedule import Kind
 
-#: The least that must have happened, and the most that may be wrong.
-LEAST_KILLS, LEAST_REDIS_KILLS = 60, 2
+#: Outages that every run must have had.
+_LEAST = {"redis": 2, "s3": 1, "receiver": 1}
+#: Violations that are printed.
 _SHOWN = 20
 
 
@@ -51,16 +53,24 @@ def lines(verdict: Verdict) -> list[str]:
         f"{verdict.orphans} objects of attempts cut off, {verdict.wall_s:.0f} s"
     )
     found.append(
-        f"role kills {role_kills(verdict)}, Redis kills {_of(verdict, 'redis')}; "
-        + ", ".join(f"{kind} {count} (limit 0)" for kind, count in verdict.counts.items())
+        f"kills of roles {role_kills(verdict)} (at least {verdict.plan.kills}), "
+        + ", ".join(f"{target} {_of(verdict, target)} (at least {least})" for target, least in _LEAST.items())
     )
+    found.append(", ".join(f"{kind} {count} (limit 0)" for kind, count in verdict.counts.items()))
     found += [f"  {each.kind}: {each.what}" for each in verdict.violations[:_SHOWN]]
     return found
 
 
+def enough(verdict: Verdict) -> bool:
+    """Whether the run was as hard as planned."""
+    return role_kills(verdict) >= verdict.plan.kills and all(
+        _of(verdict, target) >= least for target, least in _LEAST.items()
+    )
+
+
 def role_kills(verdict: Verdict) -> int:
     """Roles killed by SIGKILL."""
-    return sum(each.fault.kind == "SIGKILL" for each in verdict.injected)
+    return sum(each.fault.kind is Kind.KILL for each in verdict.injected)
 
 
 def _of(verdict: Verdict, target: str) -> int:

@@ -207,4 +207,5 @@ def _history(witness: Witness, callers: Callers, receiver: Receiver) -> History:
         orphans=witness.orphans(jobs),
         left=witness.left(),
         overdue=witness.overdue(by_s=5),
+        surprises=tuple(callers.surprises),
     )
