@@ -68,7 +68,8 @@ def make_celery(settings: Settings) -> celery.Celery:
             "visibility_timeout": _VISIBILITY_S,
             "unacked_restore_interval": 5,
             "unacked_restore_throttle": 1,
-            "socket_timeout": 10,
+            # An AR worker publishes between two tokens of its batch, so that a silent broker must not keep it for long.
+            "socket_timeout": 5,
             "socket_connect_timeout": 3,
             "socket_keepalive": True,
             # A worker whose broker has gone silent, with its connection still open, notices within twice as long.

@@ -36,7 +36,7 @@ class Attacked:
         self.witness.close()
         self.client.close()
 
-    def until(self, condition, what: str, timeout_s: float = 60.0) -> None:
+    def until(self, condition, what: str, timeout_s: float = 150.0) -> None:
         """Everything that dies meanwhile is started again."""
 
         def met() -> bool:

@@ -107,19 +107,28 @@ def test_a_reset_or_slow_link_is_not_noticed(link, store):
 def test_a_worker_behind_a_silent_link_works_again_when_the_link_does(attacked: Attacked, role, length_s):
     """Matrix row 15: nobody closes the connections. Its images move on, and it must not stay deaf."""
     url = attacked.cluster.settings.redis_url.get_secret_value()
-    with Proxy(urlsplit(url).port) as proxy:
-        attacked.restart(role, **{PREFIX + "REDIS_URL": _through(url, proxy)})
-        accepted = attacked.order(n=4, steps=40)
-        state = {"ar": "planning", "dit": "painting"}[role]
-        attacked.until(lambda: attacked.state(accepted) == state, state)
-        pid = attacked.cluster.of(role)[0].pid
-        proxy.mode = "silent"
-        until = time.monotonic() + length_s
-        attacked.until(lambda: time.monotonic() > until, "the end of the silence", length_s + 10)
-        proxy.mode = "pass"
-        back = time.monotonic()
-        assert attacked.verdict(accepted, attacked.order()) == []
-        click.echo(f"{role}: all done {time.monotonic() - back:.1f} s after {length_s:g} s of silence, limit 60 s")
-        assert time.monotonic() - back < 60
-        assert attacked.cluster.of(role)[0].pid == pid, "it did not need to be replaced"
-    attacked.restart(role)
+    try:
+        with Proxy(urlsplit(url).port) as proxy:
+            attacked.restart(role, **{PREFIX + "REDIS_URL": _through(url, proxy)})
+            _fall_silent(attacked, proxy, role, length_s)
+    finally:
+        attacked.restart(role)
+
+
+def _fall_silent(attacked: Attacked, proxy: Proxy, role: str, length_s: float) -> None:
+    accepted = attacked.order(n=4, steps=40)
+    state, done = {"ar": ("planning", 0), "dit": ("painting", 1)}[role]
+    attacked.until(lambda: attacked.state(accepted) == state, state)
+    pid = attacked.cluster.of(role)[0].pid
+    proxy.mode = "silent"
+    until = time.monotonic() + length_s
+    attacked.until(lambda: time.monotonic() > until, "the end of the silence", length_s + 10)
+    before = attacked.witness.progress()[done]
+    proxy.mode = "pass"
+    back = time.monotonic()
+    attacked.until(lambda: attacked.witness.progress()[done] > before, f"a result of {role}", 120)
+    took = time.monotonic() - back
+    click.echo(f"{role}: a result {took:.1f} s after {length_s:g} s of silence, limit 60 s")
+    assert took < 60
+    assert attacked.verdict(accepted, attacked.order()) == []
+    assert attacked.cluster.of(role)[0].pid == pid, "it did not need to be replaced"
