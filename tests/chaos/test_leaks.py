@@ -50,7 +50,7 @@ def test_every_role_stays_flat_over_a_thousand_jobs(attacked):
     assert len(pids) == 6
     sizes = []
     for half in range(2):
-        callers = Callers(attacked.cluster.api_url, attacked.receiver.url, seed=100 + half, jobs=JOBS // 2, seconds=1)
+        callers = Callers(attacked.cluster.api_urls, attacked.receiver.url, seed=100 + half, jobs=JOBS // 2, seconds=1)
         callers.start()
         attacked.until(lambda callers=callers: callers.done, "the submits", 600)
         attacked.until(lambda callers=callers: attacked.ended(*callers.snapshot()), "the end of all jobs", 900)

@@ -33,8 +33,8 @@ _WEBHOOKS, _CANCELS, _REPEATS, _BATCH = 0.6, 0.08, 0.15, 0.3
 class Callers:
     """Submits `jobs` orders, each at its time, as far as the answers come in time; `join` waits for all."""
 
-    def __init__(self, url: str, receiver_url: str, *, seed: int, jobs: int, seconds: float) -> None:
-        self._url = url
+    def __init__(self, urls: list[str], receiver_url: str, *, seed: int, jobs: int, seconds: float) -> None:
+        self._urls = itertools.cycle(urls)
         self._receiver_url = receiver_url
         self._seed = seed
         self._jobs = jobs
@@ -124,8 +124,11 @@ class Callers:
         """Until it answers. Raises TimeoutError, and RuntimeError for an answer that no caller should get."""
         deadline = time.monotonic() + _PATIENCE_S
         while time.monotonic() < deadline:
+            # The next one, as behind a balancer that does not know yet which of them is down.
+            with self._lock:
+                url = next(self._urls)
             try:
-                answer = session.request(method, self._url + path, timeout=_TIMEOUT_S, **how)
+                answer = session.request(method, url + path, timeout=_TIMEOUT_S, **how)
             except requests.exceptions.RequestException:
                 time.sleep(_PAUSE_S)
                 continue

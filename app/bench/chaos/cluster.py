@@ -33,6 +33,7 @@ class Cluster:
         self._data = data.absolute()
         self._counts = dict(counts)
         self._environment = dict(environment)
+        self._api_ports = free_ports(self._counts.get("api", 1))
         self.servers: list[Process] = []
         self.roles: list[Process] = []
         self._nursery: subprocess.Popen[str] | None = None
@@ -51,7 +52,13 @@ class Cluster:
 
     @property
     def api_url(self) -> str:
-        return address(self.settings.api_host, self.settings.api_port)
+        """Of the first API."""
+        return self.api_urls[0]
+
+    @property
+    def api_urls(self) -> list[str]:
+        """Of each API, in the order of its processes."""
+        return [address(self.settings.api_host, port) for port in self._api_ports]
 
     def __enter__(self) -> "Cluster":
         try:
@@ -75,7 +82,7 @@ class Cluster:
             PREFIX + "S3_ENDPOINT": f"http://127.0.0.1:{credentials.s3_ports[0]}",
             PREFIX + "S3_ACCESS_KEY": credentials.s3_access_key,
             PREFIX + "S3_SECRET_KEY": credentials.s3_secret_key,
-            PREFIX + "API_PORT": str(free_ports(1)[0]),
+            PREFIX + "API_PORT": str(self._api_ports[0]),
         }
         self.settings = settings_module.load(self._environment)
         self._client = wiring.api_client(self.settings)
@@ -117,8 +124,8 @@ class Cluster:
         if role == "api":
             # It replaces itself by gunicorn, which must be there before anything else is imported.
             command = [sys.executable, "-m", "app.cli", "api"]
-            log = self._data / f"{name}.log"
-            return _of_child(name, role, Child(name, command, environment=self._environment, log=log))
+            environment = self._environment | {PREFIX + "API_PORT": str(self._api_ports[number])}
+            return _of_child(name, role, Child(name, command, environment=environment, log=self._data / f"{name}.log"))
         return Process(name, role, lambda extra: self._fork(role, name, extra))
 
     def _fork(self, role: str, name: str, extra: dict[str, str]) -> int:

@@ -16,7 +16,8 @@ def run(*, jobs: int, seconds: float, seed: int, as_json: bool) -> int:
         click.echo(line)
     kills = round(seconds * _KILLS_BY_SECOND)
     click.echo(
-        f"settings  tiny checkpoint, 2 AR and 2 DiT workers, {jobs} jobs, {kills} kills in {seconds:g} s, seed {seed}"
+        f"settings  tiny checkpoint, 2 APIs, 2 AR and 2 DiT workers, {jobs} jobs, "
+        f"{kills} kills of roles in {seconds:g} s, seed {seed}"
     )
     verdict = attack(Plan(jobs, seconds, seed, kills), click.echo)
     for line in report.lines(verdict):

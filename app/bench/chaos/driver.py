@@ -136,18 +136,23 @@ class Driver:
     # --- when it is over
 
     def _watch(self, process: Process, injected: Injected, pid: int) -> _Watch:
-        over = {"api": self._api, "redis": self._redis(), "s3": self._storage(process)}.get(process.role)
-        if process.role in ("ar", "dit"):
+        over = {"redis": self._redis(), "s3": self._storage(process)}.get(process.role)
+        if process.role == "api":
+            over = self._answers(self._cluster.api_urls[self._cluster.of("api").index(process)])
+        elif process.role in ("ar", "dit"):
             over = self._images(injected, pid)
         elif over is None:
             over = self._ready(process, pid)
         return _Watch(injected, injected.at, over)
 
-    def _api(self, _: _Watch) -> bool:
-        try:
-            return self._session.get(f"{self._cluster.api_url}/healthz", timeout=0.5).ok
-        except requests.exceptions.RequestException:
-            return False
+    def _answers(self, url: str) -> Callable[[_Watch], bool]:
+        def over(_: _Watch) -> bool:
+            try:
+                return self._session.get(f"{url}/healthz", timeout=0.5).ok
+            except requests.exceptions.RequestException:
+                return False
+
+        return over
 
     def _ready(self, process: Process, dead: int) -> Callable[[_Watch], bool]:
         return lambda _: process.pid != dead and process.pid in self._cluster.ready_pids()

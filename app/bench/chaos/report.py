@@ -11,6 +11,8 @@ from app.bench.chaos.schedule import Kind
 
 #: Outages that every run must have had.
 _LEAST = {"redis": 2, "s3": 1, "receiver": 1}
+#: Images in the hands of killed workers, by kill: a run that hits idle processes proves little.
+_LEAST_HELD = 1 / 6
 #: Violations that are printed.
 _SHOWN = 20
 
@@ -27,6 +29,7 @@ def as_json(verdict: Verdict) -> str:
             "jobs": verdict.jobs,
             "images": verdict.images,
             "role_kills": role_kills(verdict),
+            "images_hit": held(verdict),
             "redis_kills": _of(verdict, "redis"),
             "s3_outages": _of(verdict, "s3"),
             "webhook_outages": _of(verdict, "receiver"),
@@ -54,6 +57,7 @@ def lines(verdict: Verdict) -> list[str]:
     )
     found.append(
         f"kills of roles {role_kills(verdict)} (at least {verdict.plan.kills}), "
+        f"images hit {held(verdict)} (at least {verdict.plan.kills * _LEAST_HELD:.0f}), "
         + ", ".join(f"{target} {_of(verdict, target)} (at least {least})" for target, least in _LEAST.items())
     )
     found.append(", ".join(f"{kind} {count} (limit 0)" for kind, count in verdict.counts.items()))
@@ -63,9 +67,16 @@ def lines(verdict: Verdict) -> list[str]:
 
 def enough(verdict: Verdict) -> bool:
     """Whether the run was as hard as planned."""
-    return role_kills(verdict) >= verdict.plan.kills and all(
-        _of(verdict, target) >= least for target, least in _LEAST.items()
+    return (
+        role_kills(verdict) >= verdict.plan.kills
+        and held(verdict) >= verdict.plan.kills * _LEAST_HELD
+        and all(_of(verdict, target) >= least for target, least in _LEAST.items())
     )
+
+
+def held(verdict: Verdict) -> int:
+    """Images that were in the hands of a process when it was hit."""
+    return sum(each.images for each in verdict.injected)
 
 
 def role_kills(verdict: Verdict) -> int:

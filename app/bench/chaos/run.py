@@ -92,7 +92,7 @@ def run(plan: Plan, say: Callable[[str], None], overrides: Mapping[str, str] | N
     settings = environment(checkpoint) | dict(overrides or {})
     with (
         Receiver() as receiver,
-        Cluster(data / "stack", {"ar": plan.workers, "dit": plan.workers}, settings) as cluster,
+        Cluster(data / "stack", {"api": 2, "ar": plan.workers, "dit": plan.workers}, settings) as cluster,
     ):
         say(f"ready: {', '.join(process.name for process in cluster.processes)}")
         verdict = attack(plan, cluster, receiver, say)
@@ -115,7 +115,7 @@ def attack(plan: Plan, cluster: Cluster, receiver: Receiver, say: Callable[[str]
     faults = schedule(plan.seed, seconds=plan.seconds, kills=plan.kills, lease_s=cluster.settings.lease_s)
     witness = Witness(cluster.settings)
     started = time.monotonic()
-    callers = Callers(cluster.api_url, receiver.url, seed=plan.seed, jobs=plan.jobs, seconds=plan.seconds * 0.9)
+    callers = Callers(cluster.api_urls, receiver.url, seed=plan.seed, jobs=plan.jobs, seconds=plan.seconds * 0.9)
     driver = Driver(cluster, witness, receiver, faults)
     watching = _Watching(witness, callers)
     try:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 #: Of all kills; a role that computes loses more by one, and takes longer to come back.
-_SHARES = {"api": 7, "courier": 13, "sweeper": 13, "ar": 11, "dit": 16}
+_SHARES = {"api": 5, "courier": 13, "sweeper": 13, "ar": 11, "dit": 18}
 
 
 class Kind(StrEnum):
