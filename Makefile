@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo up test api-fuzz loadtest check fix bench lock clean
+.PHONY: install demo up test api-fuzz loadtest chaos check fix bench lock clean
 
 install: $(STAMP)
 
@@ -34,6 +34,11 @@ api-fuzz: $(STAMP)
 # A stack of its own and all kinds of users for a minute; the report is out/loadtest/report.html.
 loadtest: $(STAMP)
 	$(BIN)/python -m loadtest.run
+
+# Two minutes of kills with each of three seeds, then every row of tests/chaos/README.md: half an hour of an idle machine.
+chaos: $(STAMP)
+	for seed in 1 2 3; do $(BIN)/planpaint bench chaos --jobs 500 --seconds 120 --seed $$seed --json || exit 1; done
+	$(BIN)/python -m pytest -m "chaos or not chaos" --timeout 1800 -rP tests/chaos
 
 check: $(STAMP)
 	$(BIN)/ruff format --check app api workers loadtest tests

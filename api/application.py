@@ -68,11 +68,12 @@ def build(effective: Settings) -> Flask:
 
 def _parts(effective: Settings) -> Parts:
     client, blobs = wiring.api_client(effective), wiring.api_blobs(effective)
-    store = wiring.job_store(effective, client)
+    epoch, store = wiring.epoch(client), wiring.job_store(effective, client)
     return Parts(
         settings=effective,
         gate=Gate(effective, wiring.api_keys(client), wiring.quotas(client)),
-        intake=wiring.intake(effective, client, blobs),
+        epoch=epoch,
+        intake=wiring.intake(effective, client, blobs, epoch),
         store=store,
         registry=wiring.registry(client),
         blobs=blobs,

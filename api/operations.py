@@ -11,7 +11,7 @@ from api.answers import HealthOut, QueueOut, WorkersOut
 from api.describe import describe
 from api.parts import current
 from api.problems import Problem, problem
-from app.errors import Unavailable
+from app.errors import DataLost, Unavailable
 from app.metrics import render
 
 tag = Tag(name="operations", description="Health, metrics and workers")
@@ -42,10 +42,17 @@ def healthz() -> Response:
 
 @blueprint.get("/readyz", summary="Can this process serve", responses={"200": HealthOut, "503": Problem})
 def readyz() -> Response:
-    """Asks Redis and object storage."""
-    for name, ping in (("redis", current().store.ping), ("object storage", current().blobs.ping)):
+    """Asks Redis, whether it has the data that it had, and object storage."""
+    parts = current()
+    for name, ping in (
+        ("redis", parts.store.ping),
+        ("redis", parts.epoch.check),
+        ("object storage", parts.blobs.ping),
+    ):
         try:
             ping()
+        except DataLost as error:
+            return problem(503, "data_lost", "Not ready", str(error))
         except Unavailable:
             return problem(503, "not_ready", "Not ready", f"{name} does not answer")
     return jsonify({"status": "ready"})

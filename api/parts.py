@@ -15,6 +15,7 @@ from app.service import Intake
 from app.settings import Settings
 from app.store.answers import Answers
 from app.store.changes import Changes
+from app.store.epoch import Epoch
 from app.store.jobs import JobStore
 from app.store.outbox import Outbox
 from app.store.outlook import Outlooks
@@ -25,6 +26,7 @@ from app.store.workers import WorkerRegistry
 class Parts:
     settings: Settings
     gate: Gate
+    epoch: Epoch
     intake: Intake
     store: JobStore
     registry: WorkerRegistry

@@ -8,7 +8,7 @@ from flask import Flask, Response, jsonify, request
 from pydantic import BaseModel, Field, ValidationError
 from werkzeug.exceptions import HTTPException
 
-from app.errors import Conflict, Gone, KeyReused, NotFound, NotReady, RefusedInput, Unavailable
+from app.errors import Conflict, DataLost, Gone, KeyReused, NotFound, NotReady, RefusedInput, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -129,6 +129,11 @@ def register(app: Flask) -> None:
             str(error),
             errors=[("Idempotency-Key", str(error))],
         )
+
+    @app.errorhandler(DataLost)
+    def data_lost(error: DataLost) -> Response:
+        log.error("data_lost", error=str(error))
+        return problem(503, "data_lost", "Data lost", str(error))
 
     @app.errorhandler(Unavailable)
     def unavailable(error: Unavailable) -> Response:

@@ -401,6 +401,19 @@ def bench_api(as_json: bool) -> None:
     sys.exit(module.run(as_json))
 
 
+@bench.command("chaos")
+@click.option("--jobs", type=click.IntRange(1), default=500, show_default=True)
+@click.option("--seconds", type=click.FloatRange(10), default=120, show_default=True, help="while there are faults")
+@click.option("--seed", type=int, default=1, show_default=True, help="decides which fault happens when")
+@click.option("--json", "as_json", is_flag=True, help="end with one JSON object")
+def bench_chaos(jobs: int, seconds: float, seed: int, as_json: bool) -> None:
+    """Kill every process of a stack at random while jobs run, and check that nothing was lost."""
+    from app.bench.chaos import command
+
+    raise_on_signals()
+    sys.exit(command.run(jobs=jobs, seconds=seconds, seed=seed, as_json=as_json))
+
+
 @cli.command()
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("out/demo"), show_default=True)
 def demo(out: Path) -> None:

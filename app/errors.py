@@ -10,6 +10,7 @@ PlanpaintError
 |-- LimitReached        the caller's key has used up what it may use      -> HTTP 429
 |-- QueueFull           as many images wait as may wait                   -> HTTP 503
 |-- Unavailable         Redis or object storage is out of reach; retry    -> HTTP 503
+|   `-- DataLost          Redis has come back without its data          -> HTTP 503
 |-- Misconfigured       settings or files are wrong; the process stops
 |   `-- BrokenCheckpoint  names the file
 |-- LostLease           somebody else owns the image now; drop the work
@@ -68,6 +69,10 @@ class QueueFull(PlanpaintError):
 
 class Unavailable(PlanpaintError):
     """A server that we depend on did not answer; the same call may work in a moment."""
+
+
+class DataLost(Unavailable):
+    """Redis answers, but not with what it held before. An operator must decide."""
 
 
 class Misconfigured(PlanpaintError):

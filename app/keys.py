@@ -25,6 +25,7 @@ planpaint:outbox                  zset    webhook events to deliver, <job>:<sequ
 planpaint:delivery:<job>:<seq>    hash    what became of a delivery
 planpaint:endpoint:<owner>:<h>    hash    how a webhook URL (its SHA-256) has answered: failing, paused, gone
 planpaint:webhook-test:<test>     hash    a test event and its receiver
+planpaint:epoch                   string  random name of this store; who has seen it notices when its data is lost
 planpaint:workers                 zset    worker name -> server ms of its last heartbeat
 planpaint:worker:<name>           hash    role, pid, host, device, state
 planpaint:stats                   hash    totals since the store was made
@@ -47,6 +48,7 @@ DIT_LIST = PREFIX + DIT_QUEUE
 OUTBOX = PREFIX + "outbox"
 WORKERS = PREFIX + "workers"
 STATS = PREFIX + "stats"
+EPOCH = PREFIX + "epoch"
 WEBHOOK_SECRET = PREFIX + "webhook-secret"
 WEBHOOK_SECRET_BEFORE = PREFIX + "webhook-secret:previous"
 WAITING_REALTIME = PREFIX + "waiting:realtime"

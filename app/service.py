@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 
+from app import crash_points
 from app.blobs import BlobStore
 from app.domain.access import NO_LIMITS, Limits, Usage
 from app.domain.job import SEED_LIMIT, Image, Job, Parameters, image_seed, new_job_id
@@ -16,6 +17,7 @@ from app.domain.states import TERMINAL, ImageState
 from app.errors import Conflict, ImageFailed, KeyReused, LimitReached, NotFound, QueueFull, RefusedInput, Unavailable
 from app.queues.dit_queue import DitQueue
 from app.store.answers import Answers
+from app.store.epoch import Epoch
 from app.store.jobs import IdempotencyKey, JobStore, Submitted, Terms
 from app.store.retention import Retention
 
@@ -61,14 +63,19 @@ def draw_seed() -> int:
 class Intake:
     """What callers do."""
 
-    def __init__(self, store: JobStore, blobs: BlobStore, retention: Retention, answers: Answers) -> None:
+    def __init__(self, store: JobStore, blobs: BlobStore, retention: Retention, answers: Answers, epoch: Epoch) -> None:
         self._store = store
         self._blobs = blobs
+        self._epoch = epoch
         self._retention = retention
         self._answers = answers
 
     def submit(self, submission: Submission, idempotency: IdempotencyKey | None = None) -> Receipt:
-        """Queue a job. Raises KeyReused; Gone when the key's job has been removed since; LimitReached; QueueFull."""
+        """Queue a job.
+
+        Raises KeyReused; Gone when the key's job has been removed since; LimitReached; QueueFull; DataLost.
+        """
+        self._epoch.check()
         if idempotency and (first := self._first(submission.terms.owner, idempotency)):
             return Receipt(self._store.get(first), repeated=True, images_ahead=0)
         job_id = new_job_id()
@@ -78,6 +85,7 @@ class Intake:
         # Before the record: a worker may take the image at once.
         inputs = tuple(self._blobs.copy(key, _input(job_id, number)) for number, key in enumerate(sources))
         inputs += tuple(self._keep(_input(job_id, number), data) for number, data in enumerate(submission.pictures))
+        crash_points.reach("api.before_submit")
         try:
             submitted = self._store.submit(
                 job_id,
@@ -94,6 +102,7 @@ class Intake:
                 # Who is over a limit must not fill the storage meanwhile.
                 _empty(self._blobs, self._retention, job_id)
             raise
+        crash_points.reach("api.after_submit")
         if submitted.repeated:
             return Receipt(self._store.get(submitted.job_id), repeated=True, images_ahead=0)
         job = _fresh(submission, submitted, plan, inputs)
@@ -144,6 +153,7 @@ class Intake:
         """
         if not self._retention.delete(job_id):
             raise Conflict(f"job {job_id} has not ended; cancel it first")
+        crash_points.reach("api.after_tombstone")
         _empty(self._blobs, self._retention, job_id)
 
     def prior(self, ref: ImageRef) -> PriorTokens | None:
@@ -201,6 +211,8 @@ class Upkeep:
         """Remove jobs whose time is over, and the objects of removed jobs; returns how many jobs were removed."""
         expired = self._retention.expired(_UPKEEP_LIMIT)
         done = [self._retention.expire(job_id) for job_id in expired]
+        if "retired" in done:
+            crash_points.reach("sweeper.after_tombstone")
         for job_id in self._retention.trash(_UPKEEP_LIMIT):
             if self._retention.wanted(job_id):
                 self._retention.emptied(job_id)
@@ -230,7 +242,9 @@ class Stages:
 
     def hand_over(self, lease: Lease, plan: Plan) -> None:
         """AR -> DiT. Raises LostLease."""
+        crash_points.reach("ar.before_hand_over")
         self._store.hand_over(lease, plan)
+        crash_points.reach("ar.after_hand_over")
         self._hint_dit(lease.ref)
 
     def give_up(self, lease: Lease, failure: ImageFailed) -> ImageState | None:
@@ -253,6 +267,7 @@ class Stages:
         moved = 0
         for ref in self._store.due(_SWEEP_LIMIT):
             action, state = self._store.sweep(ref)
+            crash_points.reach("sweeper.sweeping")
             if action in ("retried", "failed", "expired"):
                 log.warning("sweep", image=str(ref), action=action, state=state)
                 moved += 1

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app import crash_points
 from app.checkpoint import DEMO
 from app.domain.sizes import MAX_SIDE, Size
 from app.errors import Misconfigured
@@ -224,14 +225,16 @@ def _networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
 def load(environment: Mapping[str, str] | None = None) -> Settings:
     """Read the settings from the process environment; raises Misconfigured with one sentence a wrong value."""
     names = os.environ if environment is None else environment
-    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | {crash_points.VARIABLE}
     unknown = sorted(name for name in names if name.upper().startswith(PREFIX) and name.upper() not in known)
     if unknown:
         raise Misconfigured(f"unknown settings: {', '.join(unknown)}")
+    crash_points.check()
     try:
         if environment is None:
             return Settings()
         values = {n.upper().removeprefix(PREFIX).lower(): v for n, v in names.items() if n.upper().startswith(PREFIX)}
+        values.pop(crash_points.VARIABLE.removeprefix(PREFIX).lower(), None)
         return Settings.model_validate(values)
     except ValidationError as error:
         problems = "; ".join(f"{PREFIX}{str(e['loc'][0]).upper()}: {e['msg']}" for e in error.errors())

@@ -11,6 +11,7 @@ from app.settings import Settings
 from app.store.answers import Answers
 from app.store.api_keys import ApiKeys
 from app.store.changes import Changes
+from app.store.epoch import Epoch
 from app.store.jobs import JobStore
 from app.store.outbox import Outbox, Patience
 from app.store.outlook import Outlooks
@@ -55,8 +56,12 @@ def answers(client: Client) -> Answers:
     return Answers(client)
 
 
-def intake(settings: Settings, client: Client, blobs: BlobStore) -> Intake:
-    return Intake(job_store(settings, client), blobs, retention(settings, client), answers(client))
+def epoch(client: Client) -> Epoch:
+    return Epoch(client)
+
+
+def intake(settings: Settings, client: Client, blobs: BlobStore, known: Epoch) -> Intake:
+    return Intake(job_store(settings, client), blobs, retention(settings, client), answers(client), known)
 
 
 def upkeep(settings: Settings, client: Client) -> Upkeep:

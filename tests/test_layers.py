@@ -12,6 +12,7 @@ FLOORS = {
     "app": 0,
     "app.domain": 0,
     "app.errors": 0,
+    "app.crash_points": 0,
     "app.settings": 1,
     "app.checkpoint": 1,
     "app.keys": 1,

@@ -9,7 +9,7 @@ from functools import partial
 
 import structlog
 
-from app import wiring
+from app import crash_points, wiring
 from app.ar.request import ArFailure, ArRequest, ArResult
 from app.ar.rows import Row
 from app.blobs import BlobStore
@@ -106,6 +106,7 @@ class ArWorker:
         self._drop_lost()
         self._drop_overdue()
         if self._engine.running:
+            crash_points.reach("ar.decoding")
             self._watchdog.alive()
         else:
             self._watchdog.rest()
@@ -141,12 +142,14 @@ class ArWorker:
             if hint.alone and self._rows:
                 return
             # The hint's own token: a claim whose answer was lost is sent again, and must be known again.
+            crash_points.reach("ar.before_claim")
             order = self._store.claim_plan(hint.ref, entry=hint.entry, token=f"{self._name}/{hint.entry}")
             if order is None:
                 self._stream.drop(hint)
             # Forgotten only now: a hint whose claim did not get through is tried again.
             self._hints.pop(0)
             if order is not None:
+                crash_points.reach("ar.after_claim")
                 key = self._admit(order)
                 if hint.alone:
                     log.info("planned_alone", image=str(hint.ref))

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from app import wiring
+from app import crash_points, wiring
 from app.domain.deliveries import Delivery
 from app.errors import NotFound, Unavailable
 from app.settings import Settings, worker_name
@@ -140,7 +140,9 @@ class Courier:
         elif verdict == "go":
             started = time.monotonic()
             signed = headers(self._secrets(), letter.event_id, letter.body)
+            crash_points.reach("courier.before_send")
             outcome = self._sender.send(letter.receiver.url, signed, letter.body)
+            crash_points.reach("courier.after_send")
             took_ms = round((time.monotonic() - started) * 1000)
             self._settle(job_id, sequence, letter, outcome, delivery, took_ms)
 

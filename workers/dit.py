@@ -10,7 +10,7 @@ from celery.worker import state as celery_state
 from celery.worker.request import Request
 from PIL import Image
 
-from app import devices, keys, wiring
+from app import crash_points, devices, keys, wiring
 from app.blobs import BlobStore
 from app.dit.engine import DitEngine
 from app.dit.request import PaintRequest
@@ -92,6 +92,7 @@ class DitWorker:
             return  # the sweeper hints the image again
         self._claims += 1
         token = f"{self.name}/{self._claims}"
+        crash_points.reach("dit.before_claim")
         try:
             order = self._claim(task, token)
         except Unavailable as error:
@@ -101,6 +102,7 @@ class DitWorker:
         if order is None:
             log.info("hint_was_old", image=str(task.ref))
             return
+        crash_points.reach("dit.after_claim")
         self._heartbeat.hold(order.lease)
         on_step = self._on_step(order)
         try:
@@ -108,6 +110,7 @@ class DitWorker:
             with self._watchdog:
                 pixels = self._engine.paint(_request(order, pictures), on_step)
             self._uploader.submit(Painted(order, pixels))
+            crash_points.reach("dit.before_ack")
         except LostLease:
             log.warning("abandoned", image=str(order.lease.ref), fence=order.lease.fence)
             self._heartbeat.drop(order.lease)
@@ -140,6 +143,7 @@ class DitWorker:
 
         def on_step(step: int) -> None:
             self._watchdog.alive()
+            crash_points.reach("dit.denoising")
             if self._heartbeat.lost(order.lease):
                 raise LostLease(str(order.lease.ref))
             if time.monotonic() > self._stop_at:

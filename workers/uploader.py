@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
+from app import crash_points
 from app.blobs import BlobStore
 from app.dit.encode import encode, thumbnail
 from app.dit.metadata import Metadata
@@ -109,7 +110,9 @@ class Uploader:
         finally:
             wait([small])  # what goes wrong below may remove both
         stored = replace(stored, thumbnail=small.result().key, step_cache=self._step_cache)
+        crash_points.reach("dit.after_upload")
         self._patiently(order, lambda: self._commit(order, stored))
+        crash_points.reach("dit.after_commit")
         log.info("completed", image=str(ref), bytes=stored.size)
 
     def _put(self, order: PaintOrder, key: str, data: bytes, content_type: str) -> StoredObject:

@@ -22,7 +22,7 @@ class Child:
         self.name = name
         self.log = log
         self._command = [sys.executable, "-m", "app.launcher.tether", str(os.getpid()), "TERM", *command]
-        self._environment = environment
+        self.environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
         self._restart_at = 0.0
@@ -46,7 +46,7 @@ class Child:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
-                env=os.environ | self._environment,
+                env=os.environ | self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -127,7 +127,22 @@ class Stack:
             server.start()
         if needs_redis:
             self._wait("valkey", lambda: embedded.redis_answers(named[PREFIX + "REDIS_URL"]))
+            self._same_data(named[PREFIX + "REDIS_URL"])
         return named
+
+    def _same_data(self, url: str) -> None:
+        """Raises Misconfigured when this folder's Valkey is not the one that its jobs were given to."""
+        path = self._data / "epoch"
+        client = wiring.api_client(settings_module.load({PREFIX + "REDIS_URL": url}))
+        with client:
+            epoch = wiring.epoch(client)
+            before = path.read_text("utf-8") if path.exists() else None
+            if before is not None and epoch.stored() != before:
+                raise Misconfigured(
+                    f"Redis has lost its data: {self._data / 'redis'} is not what it was. Bring it back, or remove "
+                    f"{path} to begin anew without the jobs that were accepted (their pictures stay in object storage)"
+                )
+            embedded.write_private(path, epoch.adopt())
 
     def _role(self, role: str, number: int, environment: Mapping[str, str]) -> Child:
         name = f"{role}-{number}" if self._counts.get(role, 1) > 1 else role

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 import celery
-from kombu import Queue
+from celery.app.amqp import AMQP
+from kombu import Connection, Queue
 from kombu.exceptions import OperationalError
 
 from app import keys
@@ -22,9 +23,24 @@ PAINT = "planpaint.paint"
 _VISIBILITY_S = 3600
 
 
+class _Connection(Connection):  # type: ignore[misc]
+    """Looks for a lost broker every second. Kombu's own pauses grow to half a minute, for which work would wait."""
+
+    def ensure_connection(self, *args: Any, **keywords: Any) -> Any:  # noqa: ANN401 - kombu's own
+        return super().ensure_connection(
+            *args, **keywords | {"interval_start": 0.2, "interval_step": 0.4, "interval_max": 1.0}
+        )
+
+
+class _Amqp(AMQP):  # type: ignore[misc]
+    Connection = _Connection
+
+
 def make_celery(settings: Settings) -> celery.Celery:
     """The Celery application, configured from our settings alone."""
-    application = celery.Celery("planpaint", broker=settings.redis_url.get_secret_value(), set_as_current=False)
+    application = celery.Celery(
+        "planpaint", broker=settings.redis_url.get_secret_value(), amqp=_Amqp, set_as_current=False
+    )
     application.conf.update(
         task_queues=[Queue(keys.DIT_QUEUE)],
         task_default_queue=keys.DIT_QUEUE,
@@ -52,10 +68,12 @@ def make_celery(settings: Settings) -> celery.Celery:
             "visibility_timeout": _VISIBILITY_S,
             "unacked_restore_interval": 5,
             "unacked_restore_throttle": 1,
-            "socket_timeout": 10,
+            # An AR worker publishes between two tokens of its batch, so that a silent broker must not keep it for long.
+            "socket_timeout": 5,
             "socket_connect_timeout": 3,
             "socket_keepalive": True,
-            "health_check_interval": 15,
+            # A worker whose broker has gone silent, with its connection still open, notices within twice as long.
+            "health_check_interval": 5,
             "client_name": "planpaint-celery",
         },
     )

@@ -14,6 +14,7 @@ from app import keys, wiring
 from app.errors import LostLease
 from app.store.outbox import Receiver, Settlement
 from tests.api.orders import painting
+from tests.servers import empty
 from tests.store.orders import stored
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
@@ -29,7 +30,7 @@ class Lifecycle(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.http, self.store, self.client, self.settings = self.made
-        self.client.flushall()
+        empty(self.client)
         self.images: dict[str, list[str]] = {}
         self.leases: dict[str, dict[int, object]] = {}
         self.gone: set[str] = set()

@@ -130,3 +130,12 @@ def test_webhook_secret_without_a_stack_is_one_sentence(tmp_path):
     )
     assert found.returncode == EX_CONFIG
     assert "no Redis answers" in found.stderr
+
+
+def test_a_folder_whose_redis_has_lost_its_data_is_refused(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "epoch").write_text("what it was")
+    said = _refusal("up", "--data-dir", str(data), "--port", _free())
+    assert "Redis has lost its data" in said
+    assert str(data / "epoch") in said
