@@ -40,6 +40,7 @@ FLOORS = {
     "app.demo": 6,
     "app.doctor": 6,
     "app.cli": 6,
+    "app.commands": 6,
 }
 #: Floors on which modules may use one another.
 OPEN_FLOORS = {0, 1, 6}
