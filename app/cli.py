@@ -13,6 +13,10 @@ import click
 from api.prompts import PromptLimit
 from app import __version__, logs, settings, wiring
 from app.checkpoint import AR_PARTS, DIT_PARTS, Checkpoint
+from app.commands.check import check
+from app.commands.dead import dead
+from app.commands.drain import drain
+from app.commands.jobs import jobs
 from app.commands.keys import keys, webhook_secret
 from app.commands.shared import DATA, say
 from app.devices import limit_threads, pin
@@ -292,7 +296,7 @@ def demo(out: Path) -> None:
     sys.exit(0 if module.run(out) else 1)
 
 
-for _command in (keys, webhook_secret):
+for _command in (keys, webhook_secret, dead, drain, check, jobs):
     cli.add_command(_command)
 
 
