@@ -55,6 +55,8 @@ def make_celery(settings: Settings, *, refused: Refused | None = None) -> celery
         broker_connection_retry=True,
         broker_transport_options={
             "global_keyprefix": keys.PREFIX,
+            # One list and not one for each of four priorities: AR has taken care of those.
+            "priority_steps": [0],
             "visibility_timeout": _VISIBILITY_S,
             "unacked_restore_interval": 5,
             "unacked_restore_throttle": 1,
