@@ -65,7 +65,11 @@ GOOD = {
     "body": "W1tdLCB7fSwge31d",
     "content-type": "application/json",
     "headers": {"task": "planpaint.paint", "id": "x"},
-    "properties": {"delivery_tag": "x", "delivery_info": {}, "body_encoding": "base64"},
+    "properties": {
+        "delivery_tag": "x",
+        "delivery_info": {"exchange": "", "routing_key": "dit"},
+        "body_encoding": "base64",
+    },
 }
 
 
@@ -79,6 +83,7 @@ GOOD = {
         {"headers": []},
         {"properties": {}},
         {"properties": {"delivery_tag": "x"}},
+        {"properties": {"delivery_tag": "x", "delivery_info": {"exchange": ""}}},
         {"properties": "x"},
         {"body": "bm90IGpzb24="},
         {"body": "Nw=="},

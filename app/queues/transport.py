@@ -69,7 +69,8 @@ def check(message: Any) -> None:  # noqa: ANN401 - whatever JSON may be
         raise ValueError("its headers do not name our task")
     if not isinstance(properties, dict) or not isinstance(properties.get("delivery_tag"), str):
         raise ValueError("its properties hold no delivery tag")
-    if not isinstance(properties.get("delivery_info"), dict):
+    place = properties.get("delivery_info")
+    if not isinstance(place, dict) or not all(isinstance(place.get(name), str) for name in ("exchange", "routing_key")):
         raise ValueError("its properties hold no delivery info")
     try:
         body = message["body"]

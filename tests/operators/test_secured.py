@@ -28,6 +28,10 @@ def service(tmp_path_factory):
         yield running
 
 
+#: Where a message says that it came from.
+PLACE = {"exchange": "", "routing_key": "dit"}
+
+
 def _png() -> bytes:
     file = io.BytesIO()
     Image.new("RGB", (64, 64), "red").save(file, "PNG")
@@ -89,11 +93,20 @@ def test_a_pickle_and_other_junk_are_buried_and_the_worker_lives(service):
         "content-type": "application/x-python-serialize",
         "content-encoding": "binary",
         "headers": {"task": "planpaint.paint", "id": "x", "lang": "py"},
-        "properties": {"delivery_tag": "x", "delivery_info": {}, "body_encoding": "base64"},
+        "properties": {"delivery_tag": "x", "delivery_info": PLACE, "body_encoding": "base64"},
     }
     hint = message | {"content-type": "application/json", "body": base64.b64encode(b"7").decode()}
+    nowhere = hint | {"properties": message["properties"] | {"delivery_info": {}}}
     args = base64.b64encode(json.dumps([[], {"job_id": "x"}, {}]).encode()).decode()
-    junk = [json.dumps(message), json.dumps(hint), json.dumps(hint | {"body": args}), "junk", "[1]", b"\xff\xfe"]
+    junk = [
+        json.dumps(message),
+        json.dumps(hint),
+        json.dumps(hint | {"body": args}),
+        json.dumps(nowhere),
+        "junk",
+        "[1]",
+        b"\xff\xfe",
+    ]
     service.admin.lpush(keys.DIT_LIST, *junk)
     service.admin.xadd(keys.AR_REALTIME, {"job": "junk"})
 
