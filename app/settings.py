@@ -275,7 +275,9 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
     try:
         if environment is None:
             return Settings()
-        values = {n.upper().removeprefix(PREFIX).lower(): v for n, v in names.items() if n.upper().startswith(PREFIX)}
+        # An empty one is as good as none, as it is in the process environment.
+        given = {name: value for name, value in names.items() if name.upper().startswith(PREFIX) and value != ""}
+        values = {name.upper().removeprefix(PREFIX).lower(): value for name, value in given.items()}
         return Settings.model_validate(values)
     except ValidationError as error:
         problems = "; ".join(f"{PREFIX}{str(e['loc'][0]).upper()}: {e['msg']}" for e in error.errors())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from api.application import build
 from app.queues.dit_queue import make_celery
 from app.queues.transport import check
 
@@ -138,3 +139,22 @@ def test_an_audit_tool_that_is_not_there_is_a_notice(audit, tmp_path, capsys):
 
 def test_ci_audits():
     assert re.search(r"^make audit$", (ROOT / ".ci/run").read_text("utf-8"), re.MULTILINE)
+
+
+# --- other callers' jobs
+
+
+def test_the_walk_over_other_callers_jobs_leaves_no_described_path_out(client, settings):
+    """tests/api/test_keys.py asks every route of the application; this is about what the description has."""
+    app = build(settings.model_copy(update={"api_keys": "off"}))
+    asked = {
+        (method, re.sub(r"<(?:int:)?(\w+)>", r"{\1}", rule.rule))
+        for rule in app.url_map.iter_rules()
+        for method in rule.methods
+    }
+    described = app.test_client().get("/openapi.json").get_json()["paths"]
+    missing = [
+        (method, path) for path, item in described.items() for method in item if (method.upper(), path) not in asked
+    ]
+    assert missing == []
+    assert sum("{job_id}" in path for path in described) >= 5

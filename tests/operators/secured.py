@@ -4,15 +4,12 @@ The Valkey of the wheel is built without TLS, so TLS ends in a small proxy befor
 SeaweedFS does its own.
 """
 
-import asyncio
 import json
 import os
 import re
 import secrets
-import ssl
 import subprocess
 import sys
-import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,7 +23,7 @@ from app.domain.access import Scope
 from app.errors import Unavailable
 from app.launcher import embedded
 from app.launcher.child import Child
-from app.launcher.ports import free_ports
+from app.launcher.ports import free_ports, is_free
 from app.settings import PREFIX, Settings, load
 from tests.servers import wait_until
 
@@ -57,56 +54,6 @@ class Authority:
 
     def _openssl(self, *arguments: str) -> None:
         subprocess.run(["openssl", *arguments], cwd=self._folder, check=True, capture_output=True, timeout=30)
-
-
-class TlsProxy:
-    """TLS outside, plain TCP inside; asks its clients for a certificate of the same CA."""
-
-    def __init__(self, target: int, authority: Authority) -> None:
-        self.port = free_ports(1)[0]
-        self._target = target
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(*authority.issue("redis"))
-        self._context.load_verify_locations(authority.ca)
-        self._context.verify_mode = ssl.CERT_REQUIRED
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        assert self._ready.wait(10)
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.set_exception_handler(lambda *_: None)  # a refused handshake is its client's to tell
-        start = asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._context)
-        server = self._loop.run_until_complete(start)
-        self._ready.set()
-        self._loop.run_forever()
-        server.close()
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        self._loop.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._target)
-        await asyncio.gather(_pipe(reader, inner_writer), _pipe(inner_reader, writer))
-
-
-async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    except OSError:
-        pass
-    finally:
-        writer.close()
 
 
 def write_users(path: Path, passwords: dict[str, str]) -> None:
@@ -186,9 +133,11 @@ class Secured:
         self._exit.callback(self.admin.close)
         self.plain_redis = port
         wait_until(self._redis_answers, what="valkey")
-        proxy = TlsProxy(port, self.authority)
-        self._exit.callback(proxy.close)
-        self.redis_port = proxy.port
+        self.redis_port = free_ports(1)[0]
+        files = [str(path) for path in (*self.authority.issue("redis"), self.authority.ca)]
+        proxy = [sys.executable, "-m", "tests.operators.tls_proxy", str(self.redis_port), str(port), *files]
+        self._run(Child("tls", proxy, environment={}, log=self.logs / "tls.log"))
+        wait_until(lambda: not is_free(self.redis_port), what="the TLS proxy")
 
     def _redis_answers(self) -> bool:
         try:
