@@ -48,9 +48,9 @@ def test_an_empty_variable_is_as_good_as_none():
     [
         ({"REDIS_CA": "none.pem"}, "REDIS_CA: .* cannot be read"),
         ({"S3_CA": "none.pem"}, "S3_CA: .* cannot be read"),
-        ({"REDIS_CA": __file__, "REDIS_URL": "redis://h/0"}, "REDIS_CA: .* rediss://"),
-        ({"REDIS_CERT": __file__}, "REDIS_KEY: .* REDIS_CERT"),
-        ({"REDIS_KEY": __file__}, "REDIS_KEY: .* REDIS_CERT"),
+        ({"REDIS_CA": __file__, "REDIS_URL": "redis://h/0"}, "REDIS_CA: .*rediss://"),
+        ({"REDIS_CERT": __file__}, "REDIS_KEY: .*REDIS_CERT"),
+        ({"REDIS_KEY": __file__}, "REDIS_KEY: .*REDIS_CERT"),
         ({"INSTANCE": "a b"}, "INSTANCE"),
     ],
 )
