@@ -225,7 +225,7 @@ class Secured:
             env=clean | self.environment("operator") | changes,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             check=False,
         )
 
@@ -247,7 +247,7 @@ class Secured:
             return all(job.get("completed_at") for job in jobs)
 
         jobs: list[dict] = []
-        wait_until(done, timeout=120, what="the end of the jobs")
+        wait_until(done, timeout=180, what="the end of the jobs")
         return jobs
 
     def workers(self, role: str) -> list[dict]:
