@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo up test api-fuzz loadtest chaos check fix bench lock clean
+.PHONY: install demo up test api-fuzz loadtest chaos check audit fix bench lock clean
 
 install: $(STAMP)
 
@@ -45,6 +45,11 @@ check: $(STAMP)
 	$(BIN)/ruff check app api workers loadtest tests
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layers.py
+
+# Known vulnerabilities of what the lock names. Without the advisory service it says so and is no failure.
+audit: $(STAMP)
+	$(BIN)/uv --version >/dev/null 2>&1 || $(BIN)/pip install --quiet uv
+	$(BIN)/python .ci/audit.py $(BIN)/uv requirements.lock
 
 fix: $(STAMP)
 	$(BIN)/ruff format app api workers loadtest tests

@@ -201,6 +201,7 @@ class WorkerOut(BaseModel):
     device: str
     state: str
     heartbeat_age_s: float
+    instance: str
 
 
 class WorkersOut(BaseModel):

@@ -3,12 +3,13 @@
 import base64
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, SSLError
 
 from app.domain.job import StoredObject
 from app.errors import ImageFailed, Unavailable
@@ -43,12 +44,12 @@ class BlobStore:
             )
         except ClientError as error:
             if _status(error) >= 500 or _status(error) == 429:
-                raise Unavailable(f"object storage: {error}") from error
+                raise _away(error) from error
             raise ImageFailed(
                 "storage_refused", f"object storage refused the upload: {error}", retryable=True
             ) from error
         except BotoCoreError as error:
-            raise Unavailable(f"object storage: {error}") from error
+            raise _away(error) from error
         return StoredObject(key, content_type, len(data), sha256.hex())
 
     def get(self, key: str) -> bytes:
@@ -57,10 +58,10 @@ class BlobStore:
             data: bytes = self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read()
         except ClientError as error:
             if _status(error) >= 500 or _status(error) == 429:
-                raise Unavailable(f"object storage: {error}") from error
+                raise _away(error) from error
             raise ImageFailed("input_missing", f"a condition image cannot be read: {error}") from error
         except BotoCoreError as error:
-            raise Unavailable(f"object storage: {error}") from error
+            raise _away(error) from error
         return data
 
     def delete(self, key: str) -> None:
@@ -68,14 +69,21 @@ class BlobStore:
         try:
             self._client.delete_object(Bucket=self._bucket, Key=key)
         except (ClientError, BotoCoreError) as error:
-            raise Unavailable(f"object storage: {error}") from error
+            raise _away(error) from error
 
     def copy(self, source: str, key: str) -> str:
-        """Copy an object within the bucket, so that each job owns all that it needs; returns the new key."""
+        """Copy an object within the bucket, so that each job owns all that it needs; returns the new key.
+
+        Raises Unavailable, or ImageFailed when it is not there.
+        """
         try:
             self._client.copy_object(Bucket=self._bucket, Key=key, CopySource={"Bucket": self._bucket, "Key": source})
-        except (ClientError, BotoCoreError) as error:
-            raise Unavailable(f"object storage: {error}") from error
+        except ClientError as error:
+            if _status(error) == 404:
+                raise ImageFailed("input_missing", f"a condition image cannot be read: {error}") from error
+            raise _away(error) from error
+        except BotoCoreError as error:
+            raise _away(error) from error
         return key
 
     def delete_under(self, prefix: str) -> int:
@@ -84,10 +92,30 @@ class BlobStore:
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
             found = [each["Key"] for page in pages for each in page.get("Contents", ())]
         except (ClientError, BotoCoreError) as error:
-            raise Unavailable(f"object storage: {error}") from error
+            raise _away(error) from error
         for key in found:
             self.delete(key)
         return len(found)
+
+    def size(self, key: str) -> int | None:
+        """Bytes of an object; None when it is not there."""
+        try:
+            return int(self._client.head_object(Bucket=self._bucket, Key=key)["ContentLength"])
+        except ClientError as error:
+            if _status(error) == 404:
+                return None
+            raise _away(error) from error
+        except BotoCoreError as error:
+            raise _away(error) from error
+
+    def walk(self, prefix: str) -> Iterator[tuple[str, float]]:
+        """(key, seconds since the epoch of its last change) of every object whose key begins so."""
+        try:
+            for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix):
+                for each in page.get("Contents", ()):
+                    yield each["Key"], each["LastModified"].timestamp()
+        except (ClientError, BotoCoreError) as error:
+            raise _away(error) from error
 
     def presign(self, key: str) -> str:
         """A URL that reads one object for a few minutes, without credentials, at the public endpoint."""
@@ -102,19 +130,19 @@ class BlobStore:
             self._client.head_bucket(Bucket=self._bucket)
         except ClientError as error:
             if _status(error) != 404:
-                raise Unavailable(f"object storage: {error}") from error
+                raise _away(error) from error
             self._create_bucket()
         except BotoCoreError as error:
-            raise Unavailable(f"object storage: {error}") from error
+            raise _away(error) from error
 
     def _create_bucket(self) -> None:
         try:
             self._client.create_bucket(Bucket=self._bucket)
         except ClientError as error:
             if error.response["Error"]["Code"] not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
-                raise Unavailable(f"object storage: {error}") from error
+                raise _away(error) from error
         except BotoCoreError as error:
-            raise Unavailable(f"object storage: {error}") from error
+            raise _away(error) from error
 
     def ping(self) -> None:
         """Raises Unavailable unless the bucket can be reached. One question at a time serves all who wait for it."""
@@ -130,14 +158,14 @@ class BlobStore:
         try:
             answer = self._client.head_bucket(Bucket=self._bucket)
         except (ClientError, BotoCoreError) as error:
-            raise Unavailable(f"object storage: {error}") from error
+            raise _away(error) from error
         return str(answer["ResponseMetadata"]["HTTPHeaders"].get("server", ""))
 
     def _ask(self) -> Unavailable | None:
         try:
             self._client.head_bucket(Bucket=self._bucket)
         except (ClientError, BotoCoreError) as error:
-            return Unavailable(f"object storage: {error}")
+            return _away(error)
         return None
 
 
@@ -145,6 +173,7 @@ def _client(settings: Settings, endpoint: str, timeout_s: float) -> Any:  # noqa
     return boto3.session.Session().client(
         "s3",
         endpoint_url=endpoint,
+        verify=str(settings.s3_ca) if settings.s3_ca else None,
         region_name=settings.s3_region,
         aws_access_key_id=settings.s3_access_key,
         aws_secret_access_key=settings.s3_secret_key.get_secret_value(),
@@ -162,6 +191,11 @@ def _client(settings: Settings, endpoint: str, timeout_s: float) -> Any:  # noqa
             proxies={} if urlsplit(endpoint).hostname in ("127.0.0.1", "localhost", "::1") else None,
         ),
     )
+
+
+def _away(error: ClientError | BotoCoreError) -> Unavailable:
+    trust = "its certificate is not trusted, see PLANPAINT_S3_CA: " if isinstance(error, SSLError) else ""
+    return Unavailable(f"object storage: {trust}{error}")
 
 
 def _status(error: ClientError) -> int:

@@ -5,29 +5,27 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
 from api.prompts import PromptLimit
 from app import __version__, logs, settings, wiring
 from app.checkpoint import AR_PARTS, DIT_PARTS, Checkpoint
-from app.connect import Client
+from app.commands.check import check
+from app.commands.dead import dead
+from app.commands.drain import drain
+from app.commands.jobs import jobs
+from app.commands.keys import keys, webhook_secret
+from app.commands.shared import DATA, say
 from app.devices import limit_threads, pin
-from app.domain.access import USUAL_SCOPES, ApiKey, LimitChanges, Scope
 from app.errors import Misconfigured, PlanpaintError, Unavailable
 from app.launcher.child import EX_AGAIN, EX_CONFIG
 from app.launcher.interrupt import Interrupted, raise_on_signals
-from app.launcher.stack import Stack, running_environment
+from app.launcher.stack import Stack
 from app.settings import GRAPHS, PREFIX, Settings, address
-from app.views import timestamp
 
-_DATA = click.option(
-    "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=Path("data"), show_default=True
-)
 _DEVICE_INDEX = click.option(
     "--device-index",
     type=click.IntRange(0, 1023),
@@ -47,7 +45,7 @@ def cli() -> None:
 
 @cli.command()
 @click.option("--port", type=click.IntRange(1, 65535), help="port of the API  [default: PLANPAINT_API_PORT or 8000]")
-@_DATA
+@DATA
 @click.option("--dit-workers", type=click.IntRange(1, 64), default=1, show_default=True)
 @click.option("--checkpoint", type=click.Path(path_type=Path, file_okay=False), help="default: the demo checkpoint")
 def up(port: int | None, data_dir: Path, dit_workers: int, checkpoint: Path | None) -> None:
@@ -57,17 +55,13 @@ def up(port: int | None, data_dir: Path, dit_workers: int, checkpoint: Path | No
         overrides[PREFIX + "CHECKPOINT"] = str(checkpoint.absolute())
     raise_on_signals()
     try:
-        with Stack(data_dir, overrides=overrides, dit_workers=dit_workers, say=_say) as stack:
+        with Stack(data_dir, overrides=overrides, dit_workers=dit_workers, say=say) as stack:
             click.echo(f"ready {stack.api_url}")
             while True:
                 stack.revive()
                 time.sleep(0.5)
     except Interrupted:
         return
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)
 
 
 def _role(name: str, **options: object) -> Settings:
@@ -228,112 +222,6 @@ def config_show(as_json: bool) -> None:
         click.echo(f"{PREFIX}{name.upper()}={'' if value is None else value}")
 
 
-@cli.group("webhook-secret", invoke_without_command=True)
-@_DATA
-@click.pass_context
-def webhook_secret(context: click.Context, data_dir: Path) -> None:
-    """Print the secret that receivers verify webhooks with."""
-    context.obj = data_dir
-    if context.invoked_subcommand is None:
-        _with_redis(data_dir, lambda effective, client: click.echo(wiring.webhook_secrets(effective, client)[0]))
-
-
-@webhook_secret.command("rotate")
-@click.pass_obj
-def webhook_secret_rotate(data_dir: Path) -> None:
-    """Draw a new secret and print it; the old one signs beside it for PLANPAINT_WEBHOOK_OVERLAP_S."""
-    _with_redis(data_dir, lambda effective, client: click.echo(wiring.rotate_webhook_secret(effective, client)[0]))
-
-
-@cli.group("keys")
-def keys_() -> None:
-    """API keys: who may call, and how much."""
-
-
-@keys_.command("create")
-@click.argument("name")
-@click.option(
-    "--scope",
-    "scopes",
-    type=click.Choice([scope.value for scope in Scope]),
-    multiple=True,
-    help="may be repeated  [default: jobs:read and jobs:write]",
-)
-@click.option("--requests", type=click.IntRange(0), help="a minute, 0: no limit  [default: PLANPAINT_KEY_REQUESTS]")
-@click.option("--images", type=click.IntRange(0), help="that have not ended  [default: PLANPAINT_KEY_IMAGES]")
-@click.option("--pixels", type=click.IntRange(0), help="a minute, in all images  [default: PLANPAINT_KEY_PIXELS]")
-@_DATA
-def keys_create(
-    name: str,
-    scopes: tuple[str, ...],
-    requests: int | None,
-    images: int | None,
-    pixels: int | None,
-    data_dir: Path,
-) -> None:
-    """Make a key and print it. It is shown this once: only its hash is kept."""
-    if not (0 < len(name) <= 100 and name.isprintable()):
-        raise click.UsageError("NAME must be 1 to 100 printable characters")
-
-    def create(_: Settings, client: Client) -> None:
-        chosen = [Scope(scope) for scope in scopes] or USUAL_SCOPES
-        key, secret = wiring.api_keys(client).create(name, chosen, LimitChanges(requests, images, pixels))
-        _say(f"{key.id} for {name}: {', '.join(sorted(key.scopes))}")
-        click.echo(secret)
-
-    _with_redis(data_dir, create)
-
-
-@keys_.command("list")
-@click.option("--json", "as_json", is_flag=True, help="one JSON object")
-@_DATA
-def keys_list(as_json: bool, data_dir: Path) -> None:
-    """Print all keys, without their secrets."""
-
-    def show(_: Settings, client: Client) -> None:
-        found = [_shown(key) for key in wiring.api_keys(client).list()]
-        if as_json:
-            click.echo(json.dumps({"data": found}, indent=1))
-            return
-        for key in found:
-            limits = [f"{name}={value}" for name, value in key["limits"].items() if value is not None]
-            state = f"revoked {key['revoked_at']}" if key["revoked_at"] else "active"
-            click.echo("  ".join([key["id"], state, ",".join(key["scopes"]), *limits, key["name"]]))
-
-    _with_redis(data_dir, show)
-
-
-@keys_.command("revoke")
-@click.argument("key_id")
-@_DATA
-def keys_revoke(key_id: str, data_dir: Path) -> None:
-    """End a key, by its id; every API process refuses it within two seconds. Its jobs go on."""
-    _with_redis(data_dir, lambda _, client: _say(f"{wiring.api_keys(client).revoke(key_id).id} is revoked"))
-
-
-def _shown(key: ApiKey) -> dict[str, Any]:
-    return {
-        "id": key.id,
-        "name": key.name,
-        "scopes": sorted(key.scopes),
-        "limits": asdict(key.limits),
-        "created_at": timestamp(key.created_at),
-        "revoked_at": timestamp(key.revoked_at),
-    }
-
-
-def _with_redis(data_dir: Path, call: Callable[[Settings, Client], None]) -> None:
-    """Call with the settings of the stack that runs in this folder, or those of the environment."""
-    environment = running_environment(data_dir) | {n: v for n, v in os.environ.items() if n.startswith(PREFIX)}
-    effective = settings.load(environment)
-    try:
-        call(effective, wiring.api_client(effective))
-    except Unavailable as error:
-        raise Misconfigured(
-            f"no Redis answers ({error}); start the stack, name its --data-dir, or set {PREFIX}REDIS_URL"
-        ) from error
-
-
 @cli.command("make-checkpoint")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 def make_checkpoint(folder: Path) -> None:
@@ -344,7 +232,7 @@ def make_checkpoint(folder: Path) -> None:
 
 
 @cli.command()
-@_DATA
+@DATA
 @click.option("--json", "as_json", is_flag=True, help="one JSON object")
 def doctor(data_dir: Path, as_json: bool) -> None:
     """Say what this host can run, with a self-test of each stage; exit status 1 when something must be mended."""
@@ -424,15 +312,19 @@ def demo(out: Path) -> None:
     sys.exit(0 if module.run(out) else 1)
 
 
+for _command in (keys, webhook_secret, dead, drain, check, jobs):
+    cli.add_command(_command)
+
+
 def main() -> NoReturn:
     """Run the command; an error that was foreseen is one sentence on stderr."""
     try:
         cli.main(standalone_mode=False)
     except Misconfigured as error:
-        _say(f"planpaint: {error}")
+        say(f"planpaint: {error}")
         sys.exit(EX_CONFIG)
     except PlanpaintError as error:
-        _say(f"planpaint: {error}")
+        say(f"planpaint: {error}")
         sys.exit(1)
     except click.ClickException as error:
         error.show()

@@ -50,6 +50,7 @@ def connect(settings: Settings, *, timeout_s: float = 1.0) -> Client:
         health_check_interval=15,
         retry=Retry(ExponentialBackoff(cap=0.2, base=0.05), 1, supported_errors=(ConnectionError,)),
         client_name="planpaint",
+        **settings.redis_tls,
     )
 
 
@@ -59,6 +60,8 @@ def translated() -> Iterator[None]:
     try:
         yield
     except (ConnectionError, TimeoutError, BusyLoadingError, OutOfMemoryError, ReadOnlyError) as error:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            raise Unavailable(f"redis: its certificate is not trusted, see PLANPAINT_REDIS_CA: {error}") from error
         raise Unavailable(f"redis: {error}") from error
     except ResponseError as error:
         if str(error).startswith(_TRANSIENT_REPLIES):

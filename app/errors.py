@@ -91,14 +91,18 @@ class ImageFailed(PlanpaintError):
     """An attempt at an image failed for a reason that can be told to its owner.
 
     `once`: a second failure with the same code ends the image, whatever attempts are left.
+    `traceback`: for operators, of an error that was met elsewhere; "": that of the exception that is being handled.
     """
 
-    def __init__(self, code: str, message: str, *, retryable: bool = False, once: bool = False) -> None:
+    def __init__(
+        self, code: str, message: str, *, retryable: bool = False, once: bool = False, traceback: str = ""
+    ) -> None:
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
         self.retryable = retryable
         self.once = once
+        self.traceback = traceback
 
 
 class DeadlineExceeded(ImageFailed):

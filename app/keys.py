@@ -26,8 +26,11 @@ planpaint:delivery:<job>:<seq>    hash    what became of a delivery
 planpaint:endpoint:<owner>:<h>    hash    how a webhook URL (its SHA-256) has answered: failing, paused, gone
 planpaint:webhook-test:<test>     hash    a test event and its receiver
 planpaint:epoch                   string  random name of this store; who has seen it notices when its data is lost
+planpaint:dead                    zset    dead letters: failed images, unreadable messages -> server ms since when
+planpaint:dead-message:<id>       hash    one message that could not be read; those of images are in their records
 planpaint:workers                 zset    worker name -> server ms of its last heartbeat
-planpaint:worker:<name>           hash    role, pid, host, device, state
+planpaint:worker:<name>           hash    role, instance, pid, host, device, state
+planpaint:drained                 set     names of workers, and role:<role>, that are to take nothing new
 planpaint:stats                   hash    totals since the store was made
 planpaint:webhook-secret          string  the signing secret when settings have none
 planpaint:webhook-secret:previous string  the one before it, until it is no longer signed with
@@ -60,6 +63,8 @@ EXPIRY = PREFIX + "expiry"
 TRASH = PREFIX + "trash"
 CHANGES = PREFIX + "changes"
 ACTIVE = PREFIX + "active"
+DEAD = PREFIX + "dead"
+DRAINED = PREFIX + "drained"
 API_KEYS = PREFIX + "api-keys"
 #: Starts of the names that `line` and `turn` make; the scripts go on with "<priority>:<owner>".
 LINES = PREFIX + "line:"
@@ -104,6 +109,10 @@ def events(job_id: str) -> str:
 
 def delivery(job_id: str, sequence: int) -> str:
     return f"{PREFIX}delivery:{job_id}:{sequence}"
+
+
+def dead_message(message_id: str) -> str:
+    return f"{PREFIX}dead-message:{message_id}"
 
 
 def worker(name: str) -> str:

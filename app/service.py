@@ -2,6 +2,7 @@
 
 import hashlib
 import secrets
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from app.store.answers import Answers
 from app.store.epoch import Epoch
 from app.store.jobs import IdempotencyKey, JobStore, Submitted, Terms
 from app.store.retention import Retention
+from app.traces import told, without_secrets
 
 log = structlog.get_logger(__name__)
 
@@ -83,7 +85,7 @@ class Intake:
         if sources or submission.pictures:
             self._retention.reserve(job_id)
         # Before the record: a worker may take the image at once.
-        inputs = tuple(self._blobs.copy(key, _input(job_id, number)) for number, key in enumerate(sources))
+        inputs = self._copies(job_id, sources)
         inputs += tuple(self._keep(_input(job_id, number), data) for number, data in enumerate(submission.pictures))
         crash_points.reach("api.before_submit")
         try:
@@ -108,6 +110,26 @@ class Intake:
         job = _fresh(submission, submitted, plan, inputs)
         return Receipt(job, repeated=False, images_ahead=submitted.images_ahead, usage=submitted.usage)
 
+    def repeat(self, ref: ImageRef, times: int) -> Receipt:
+        """The request of one image as a new job of its owner, for the `times`-th time: the same seed and parameters.
+
+        A plan that is stored is not made again. Repeated calls give one job. Raises NotFound; Conflict when a condition
+        image is gone.
+        """
+        job = self._store.get(ref.job_id)
+        image = job.images[find_image(job, ref.index).index]
+        parameters = replace(job.parameters, n=1, seed=image.seed)
+        terms = Terms(job.priority, job.webhook_url, job.webhook_events, job.owner, job.ttl_ms)
+        planned = image.prior_grid is not None
+        try:
+            pictures = () if planned else tuple(self._blobs.get(key) for key in job.inputs)
+            submission = Submission(parameters, terms, job.metadata, pictures, ref if planned else None)
+            # No header can hold such a key, so it is nobody else's.
+            key = IdempotencyKey(f"\0repeat {times} of {ref}", str(ref), job.ttl_ms)
+            return self.submit(submission, key)
+        except (ImageFailed, RefusedInput) as refusal:
+            raise Conflict(f"{ref} cannot be repeated: {refusal}") from refusal
+
     def _first(self, owner: str, idempotency: IdempotencyKey) -> str | None:
         """The job of a key that is known already: a repeat need not store its files again."""
         known = self._answers.known(owner, idempotency.key)
@@ -117,6 +139,12 @@ class Intake:
         if fingerprint != idempotency.fingerprint:
             raise KeyReused("this Idempotency-Key came with another request before")
         return job_id
+
+    def _copies(self, job_id: str, sources: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            return tuple(self._blobs.copy(key, _input(job_id, number)) for number, key in enumerate(sources))
+        except ImageFailed as failure:
+            raise RefusedInput("reuse_prior", failure.message) from failure
 
     def _keep(self, key: str, data: bytes) -> str:
         return self._blobs.put(key, data, "image/png", hashlib.sha256(data).digest()).key
@@ -236,9 +264,11 @@ def _empty(blobs: BlobStore, retention: Retention, job_id: str) -> bool:
 class Stages:
     """What workers and the sweeper do. A hint that cannot be published is left to the sweeper."""
 
-    def __init__(self, store: JobStore, dit_queue: DitQueue) -> None:
+    def __init__(self, store: JobStore, dit_queue: DitQueue, *, secrets: tuple[str, ...] = ()) -> None:
+        """`secrets`: what must not stand in a traceback that is stored."""
         self._store = store
         self._dit_queue = dit_queue
+        self._secrets = secrets
 
     def hand_over(self, lease: Lease, plan: Plan) -> None:
         """AR -> DiT. Raises LostLease."""
@@ -248,11 +278,15 @@ class Stages:
         self._hint_dit(lease.ref)
 
     def give_up(self, lease: Lease, failure: ImageFailed) -> ImageState | None:
-        """End a failed attempt: for good, or for another try while attempts are left."""
+        """End a failed attempt: for good, or for another try while attempts are left.
+
+        Call it while the exception that ended the attempt is being handled, unless the failure brings a traceback.
+        """
+        traceback = without_secrets(failure.traceback or told(sys.exception() or failure), self._secrets)
         if failure.retryable:
-            state = self._store.retry(lease, failure.code, failure.message, once=failure.once)
+            state = self._store.retry(lease, failure.code, failure.message, once=failure.once, traceback=traceback)
         else:
-            state = self._store.fail(lease, failure.code, failure.message)
+            state = self._store.fail(lease, failure.code, failure.message, traceback=traceback)
         if state is ImageState.PLANNED:
             self._hint_dit(lease.ref)
         return state

@@ -28,8 +28,12 @@ class Settings(BaseSettings):
 
     # --- servers
     redis_url: SecretStr = Field(SecretStr("redis://127.0.0.1:6379/0"), description="Redis or Valkey >= 7.0")
+    redis_ca: Path | None = Field(None, description="CA file that checks the server's certificate, with rediss://")
+    redis_cert: Path | None = Field(None, description="certificate that Redis may ask us for, with its redis_key")
+    redis_key: Path | None = Field(None, validate_default=True, description="private key of redis_cert")
     s3_endpoint: str = Field("http://127.0.0.1:8333", description="S3 endpoint that the processes use")
     s3_public_endpoint: str | None = Field(None, description="S3 endpoint in presigned URLs; default: s3_endpoint")
+    s3_ca: Path | None = Field(None, description="CA file that checks the S3 server's certificate")
     s3_region: str = "us-east-1"
     s3_bucket: str = "planpaint"
     s3_access_key: str = "planpaint"
@@ -91,6 +95,8 @@ class Settings(BaseSettings):
         1 / 64, ge=0, le=1, description="a plan with fewer distinct ids per cell is degenerate; 0: never"
     )
 
+    instance: str | None = Field(None, description="name that outlives a worker's process; default: role@host")
+
     # --- reliability (seconds)
     lease_s: float = Field(10.0, ge=0.5, le=3600, description="a dead worker's image moves on after this long")
     hint_s: float = Field(5.0, ge=0.1, le=3600, description="a waiting image whose hint is lost is hinted again after")
@@ -134,6 +140,38 @@ class Settings(BaseSettings):
                 raise ValueError("must be whsec_ and base64") from error
             if not 24 <= len(raw) <= 64:
                 raise ValueError(f"must hold 24 to 64 bytes, not {len(raw)}")
+        return value
+
+    @field_validator("redis_ca", "redis_cert", "redis_key", "s3_ca")
+    @classmethod
+    def _file(cls, value: Path | None) -> Path | None:
+        if value is None:
+            return None
+        found = value.expanduser().absolute()
+        if not found.is_file() or not os.access(found, os.R_OK):
+            raise ValueError(f"cannot be read: {found}")
+        return found
+
+    @field_validator("redis_ca", "redis_cert", "redis_key")
+    @classmethod
+    def _with_tls(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        url = info.data.get("redis_url")
+        if value is not None and url is not None and not url.get_secret_value().startswith("rediss://"):
+            raise ValueError("goes with PLANPAINT_REDIS_URL=rediss://... alone")
+        return value
+
+    @field_validator("redis_key")
+    @classmethod
+    def _pair(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if "redis_cert" in info.data and (value is None) != (info.data["redis_cert"] is None):
+            raise ValueError("goes with PLANPAINT_REDIS_CERT, and that with it")
+        return value
+
+    @field_validator("instance")
+    @classmethod
+    def _name(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}", value):
+            raise ValueError("must be 1 to 100 letters, digits and . _ @ -")
         return value
 
     @field_validator("s3_bucket")
@@ -197,6 +235,15 @@ class Settings(BaseSettings):
         return _networks(self.webhook_allow)
 
     @property
+    def redis_tls(self) -> dict[str, Any]:
+        """How to connect by rediss://, as redis-py names it; empty without TLS."""
+        if not self.redis_url.get_secret_value().startswith("rediss://"):
+            return {}
+        files = {"ssl_ca_certs": self.redis_ca, "ssl_certfile": self.redis_cert, "ssl_keyfile": self.redis_key}
+        named = {name: str(path) for name, path in files.items() if path is not None}
+        return {"ssl_cert_reqs": "required", "ssl_check_hostname": True} | named
+
+    @property
     def public_endpoint(self) -> str:
         return self.s3_public_endpoint or self.s3_endpoint
 
@@ -233,7 +280,9 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
     try:
         if environment is None:
             return Settings()
-        values = {n.upper().removeprefix(PREFIX).lower(): v for n, v in names.items() if n.upper().startswith(PREFIX)}
+        # An empty one is as good as none, as it is in the process environment.
+        given = {name: value for name, value in names.items() if name.upper().startswith(PREFIX) and value != ""}
+        values = {name.upper().removeprefix(PREFIX).lower(): value for name, value in given.items()}
         values.pop(crash_points.VARIABLE.removeprefix(PREFIX).lower(), None)
         return Settings.model_validate(values)
     except ValidationError as error:
@@ -244,6 +293,11 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
 def address(host: str, port: int) -> str:
     """An http URL; IPv6 addresses stand in brackets."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def instance_of(settings: Settings, role: str) -> str:
+    """What an operator calls the place of this process, whichever process is in it."""
+    return settings.instance or f"{role}@{socket.gethostname()}"
 
 
 def worker_name(role: str) -> str:

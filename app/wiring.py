@@ -1,8 +1,13 @@
 """The only place that builds real adapters from Settings."""
 
+from functools import partial
+
+from celery import Celery
+
 from app.blobs import BlobStore
 from app.connect import Client, connect
 from app.errors import Conflict
+from app.invariants.run import Checker
 from app.outbound import Outbound
 from app.queues.ar_stream import ArStream
 from app.queues.dit_queue import DitQueue, make_celery
@@ -11,15 +16,19 @@ from app.settings import Settings
 from app.store.answers import Answers
 from app.store.api_keys import ApiKeys
 from app.store.changes import Changes
+from app.store.dead import DeadLetters
 from app.store.epoch import Epoch
+from app.store.inventory import Inventory
 from app.store.jobs import JobStore
 from app.store.outbox import Outbox, Patience
 from app.store.outlook import Outlooks
+from app.store.overview import Overview
 from app.store.quotas import Quotas
 from app.store.reads import JobReads
 from app.store.retention import Retention
 from app.store.secrets import WebhookSecrets
 from app.store.workers import WorkerRegistry
+from app.traces import secrets_of
 from app.webhooks.sender import WebhookSender
 from app.webhooks.signing import new_secret
 
@@ -68,6 +77,20 @@ def upkeep(settings: Settings, client: Client) -> Upkeep:
     return Upkeep(retention(settings, client), worker_blobs(settings))
 
 
+def dead_letters(client: Client) -> DeadLetters:
+    return DeadLetters(client)
+
+
+def overview(client: Client) -> Overview:
+    return Overview(client)
+
+
+def checker(settings: Settings, client: Client) -> Checker:
+    # A planned image behind a backlog is hinted ever more rarely; nothing waits longer (sweep.lua).
+    horizon_ms = 1000 * max(settings.lease_s, settings.hint_s * 2**8) * 1.5
+    return Checker(Inventory(client), worker_blobs(settings), horizon_ms=horizon_ms)
+
+
 def changes(client: Client) -> Changes:
     return Changes(client)
 
@@ -85,11 +108,16 @@ def outlooks(client: Client) -> Outlooks:
 
 
 def stages(settings: Settings, client: Client) -> Stages:
-    return Stages(job_store(settings, client), DitQueue(make_celery(settings)))
+    return Stages(job_store(settings, client), DitQueue(make_celery(settings)), secrets=secrets_of(settings))
 
 
 def ar_stream(client: Client, consumer: str) -> ArStream:
-    return ArStream(client, consumer)
+    return ArStream(client, consumer, refused=partial(DeadLetters(client).bury, "ar", worker=consumer))
+
+
+def dit_consumer(settings: Settings, client: Client, worker: str) -> Celery:
+    """The application by which a worker takes hints."""
+    return make_celery(settings, refused=partial(DeadLetters(client).bury, "dit", worker=worker))
 
 
 def registry(client: Client) -> WorkerRegistry:

@@ -18,6 +18,7 @@ FLOORS = {
     "app.keys": 1,
     "app.connect": 1,
     "app.logs": 1,
+    "app.traces": 1,
     "app.pictures": 1,
     "app.outbound": 1,
     "app.decode": 1,
@@ -34,6 +35,7 @@ FLOORS = {
     "app.dit": 2,
     "app.tiny_checkpoint": 2,
     "app.service": 3,
+    "app.invariants": 3,
     "app.wiring": 4,
     "api": 5,
     "workers": 5,
@@ -41,6 +43,7 @@ FLOORS = {
     "app.demo": 6,
     "app.doctor": 6,
     "app.cli": 6,
+    "app.commands": 6,
 }
 #: Floors on which modules may use one another.
 OPEN_FLOORS = {0, 1, 6}

@@ -39,6 +39,33 @@ def test_an_unknown_variable_is_a_typo_and_refused():
     assert load({"OTHER": "x"})
 
 
+def test_an_empty_variable_is_as_good_as_none():
+    assert load({"PLANPAINT_DEFAULT_SIZE": "", "PLANPAINT_REDIS_CA": ""}) == load({})
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"REDIS_CA": "none.pem"}, "REDIS_CA: .* cannot be read"),
+        ({"S3_CA": "none.pem"}, "S3_CA: .* cannot be read"),
+        ({"REDIS_CA": __file__, "REDIS_URL": "redis://h/0"}, "REDIS_CA: .*rediss://"),
+        ({"REDIS_CERT": __file__}, "REDIS_KEY: .*REDIS_CERT"),
+        ({"REDIS_KEY": __file__}, "REDIS_KEY: .*REDIS_CERT"),
+        ({"INSTANCE": "a b"}, "INSTANCE"),
+    ],
+)
+def test_files_for_tls_are_looked_at_before_anything_starts(values, named):
+    tls = {"REDIS_URL": "rediss://h/0"} | values
+    with pytest.raises(Misconfigured, match=named):
+        load({f"PLANPAINT_{name}": value for name, value in tls.items()})
+
+
+def test_without_tls_there_is_nothing_to_say_of_it():
+    assert load({}).redis_tls == {}
+    secured = load({"PLANPAINT_REDIS_URL": "rediss://h/0", "PLANPAINT_REDIS_CA": __file__}).redis_tls
+    assert secured == {"ssl_cert_reqs": "required", "ssl_check_hostname": True, "ssl_ca_certs": __file__}
+
+
 def test_secrets_are_masked():
     settings = load({"PLANPAINT_REDIS_URL": "redis://:hunter2@h/0", "PLANPAINT_S3_SECRET_KEY": "hunter2"})
     assert "hunter2" not in str(settings.shown())

@@ -19,11 +19,12 @@ from app.domain.prior import Plan
 from app.errors import DeadlineExceeded, ImageFailed, LostLease, Unavailable
 from app.queues.ar_stream import ArHint, ArStream
 from app.service import Stages
-from app.settings import Settings, worker_name
+from app.settings import Settings, instance_of, worker_name
 from app.store.jobs import JobStore
+from app.traces import told
 from workers import ar_backend, inputs
 from workers.heartbeat import Heartbeat
-from workers.process import ends_at, patiently, stop_on_signals
+from workers.process import ends_at, may_begin, patiently, stop_on_signals
 from workers.watchdog import Watchdog
 
 log = structlog.get_logger(__name__)
@@ -190,7 +191,7 @@ class ArWorker:
                 row.request = opened.request if isinstance(opened, Row) else opened
                 self._start(opened)
             except ImageFailed as failure:
-                self._ended.append(ArFailure(key, failure.code, failure.message, failure.retryable))
+                self._ended.append(ArFailure(key, failure.code, failure.message, failure.retryable, told(failure)))
             except LostLease:
                 self._forget(key)
             except Exception as error:
@@ -205,7 +206,7 @@ class ArWorker:
     def _not_started(self, key: str, error: Exception) -> None:
         """One image must not take the batch with it."""
         log.error("admission_failed", row=key, exc_info=error)
-        self._ended.append(ArFailure(key, "ar_error", f"planning failed: {type(error).__name__}", True))
+        self._ended.append(ArFailure(key, "ar_error", f"planning failed: {type(error).__name__}", True, told(error)))
 
     def _collapsed(self, key: str) -> None:
         """No DiT time for a plan that repeats a handful of ids: once more with a derived seed, then it fails."""
@@ -233,7 +234,7 @@ class ArWorker:
                 self._stages.hand_over(lease, Plan(ended.prior, ended.condition))
                 log.info("planned", image=str(lease.ref), seconds=round(ended.seconds, 3))
             else:
-                failure = ImageFailed(ended.code, ended.message, retryable=ended.retryable)
+                failure = ImageFailed(ended.code, ended.message, retryable=ended.retryable, traceback=ended.traceback)
                 state = self._stages.give_up(lease, failure)
                 log.warning("ar_failed", image=str(lease.ref), code=ended.code, detail=ended.message, state=state)
         except LostLease:
@@ -269,8 +270,11 @@ def run(settings: Settings) -> None:
         role="ar",
         device=ar_backend.device_name(settings),
         lease_s=settings.lease_s,
+        instance=instance_of(settings, "ar"),
     )
     with heartbeat:
+        if not may_begin(heartbeat):
+            return
         engine = ar_backend.make(settings, stop)
         patiently(stream.ensure_groups, stop)
         worker = ArWorker(
@@ -285,9 +289,12 @@ def run(settings: Settings) -> None:
             watchdog=Watchdog(settings.step_limit_s),
         )
         heartbeat.say("ready")
-        while not stop.is_set():
+        while not (stop.is_set() or heartbeat.drained.is_set()):
             worker.step()
         heartbeat.say("stopping")
+        while not (worker.idle or stop.is_set()):
+            # Drained: there is no hurry to finish.
+            worker.step(take=False)
         deadline = time.monotonic() + settings.stop_grace_s
         while not worker.idle and time.monotonic() < deadline:
             worker.step(take=False)

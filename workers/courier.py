@@ -15,7 +15,7 @@ import structlog
 from app import crash_points, wiring
 from app.domain.deliveries import Delivery
 from app.errors import NotFound, Unavailable
-from app.settings import Settings, worker_name
+from app.settings import Settings, instance_of, worker_name
 from app.store.jobs import JobStore
 from app.store.outbox import Outbox, Receiver, Settlement, is_test
 from app.views import event_view, test_event_view
@@ -191,7 +191,13 @@ def run(settings: Settings) -> None:
     )
     name = worker_name("courier")
     with Heartbeat(
-        store, wiring.registry(client), name=name, role="courier", device="", lease_s=settings.lease_s
+        store,
+        wiring.registry(client),
+        name=name,
+        role="courier",
+        device="",
+        lease_s=settings.lease_s,
+        instance=instance_of(settings, "courier"),
     ) as heartbeat:
         heartbeat.say("ready")
         while not stop.is_set():

@@ -1,5 +1,7 @@
 """The DiT worker: Celery wakes it, the lease decides, and one image at a time is painted on its device."""
 
+import json
+import threading
 import time
 from functools import partial
 from typing import Any
@@ -12,17 +14,18 @@ from PIL import Image
 
 from app import crash_points, devices, keys, wiring
 from app.blobs import BlobStore
+from app.connect import Client
 from app.dit.engine import DitEngine
 from app.dit.request import PaintRequest
 from app.domain.messages import DitTask, PaintOrder
 from app.errors import DeadlineExceeded, ImageFailed, LostLease, Unavailable
-from app.queues.dit_queue import PAINT, make_celery, parse_task
+from app.queues.dit_queue import PAINT, parse_task
 from app.service import Stages
-from app.settings import Settings, worker_name
+from app.settings import Settings, instance_of, worker_name
 from app.store.jobs import JobStore
 from workers import dit_engine, inputs
 from workers.heartbeat import Heartbeat
-from workers.process import ends_at
+from workers.process import ends_at, may_begin
 from workers.uploader import Painted, Uploader
 from workers.watchdog import Watchdog
 
@@ -192,9 +195,17 @@ def run(settings: Settings) -> bool:
     store, stages = wiring.job_store(settings, client), wiring.stages(settings, client)
     device = devices.pick(settings.device, index=settings.device_index)
     heartbeat = Heartbeat(
-        store, wiring.registry(client), name=name, role="dit", device=str(device), lease_s=settings.lease_s
+        store,
+        wiring.registry(client),
+        name=name,
+        role="dit",
+        device=str(device),
+        lease_s=settings.lease_s,
+        instance=instance_of(settings, "dit"),
     )
     with heartbeat:
+        if not may_begin(heartbeat):
+            return False
         engine = dit_engine.load(settings)
         blobs = wiring.worker_blobs(settings)
         uploader = Uploader(
@@ -203,26 +214,39 @@ def run(settings: Settings) -> bool:
         worker = DitWorker(
             engine, store, stages, blobs, heartbeat, uploader, name=name, watchdog=Watchdog(settings.step_limit_s)
         )
-        _consume(settings, worker)
+        _consume(settings, worker, client, heartbeat)
         uploader.close(settings.stop_grace_s)
         engine.close()
     return worker.worn_out
 
 
-def _consume(settings: Settings, worker: DitWorker) -> None:
-    """Run Celery in this process until TERM or INT; it finishes the image under way first."""
-    application = make_celery(settings)
+def _consume(settings: Settings, worker: DitWorker, client: Client, heartbeat: Heartbeat) -> None:
+    """Run Celery in this process until TERM or INT, or drained; it finishes the image under way first."""
+    application = wiring.dit_consumer(settings, client, worker.name)
+    bury = partial(wiring.dead_letters(client).bury, "dit", worker=worker.name)
 
     @application.task(name=PAINT, bind=False, Request=_Request)  # type: ignore[untyped-decorator]
     def paint(**values: Any) -> None:  # noqa: ANN401 - JSON from the queue
-        task = parse_task(values)
+        try:
+            task = parse_task(values)
+        except ValueError as error:
+            log.warning("dit_hint_malformed", reason=str(error))
+            bury(str(error), json.dumps(values))
+            return
         if task is None:
-            log.warning("dit_hint_unreadable", fields=sorted(values))
+            # The sweeper hints the image again, and a newer worker will take it.
+            log.warning("dit_hint_too_new", fields=sorted(values))
             return
         worker.step(task)
         if worker.worn_out:
             celery_state.should_stop = 0  # after this message has been acknowledged
 
+    def leave_when_drained() -> None:
+        heartbeat.drained.wait()
+        heartbeat.say("stopping")
+        celery_state.should_stop = 0  # after the image under way, however long that takes
+
+    threading.Thread(target=leave_when_drained, name="drain", daemon=True).start()
     worker_ready.connect(lambda **_: worker.ready(), weak=False)
     worker_shutting_down.connect(lambda **_: worker.stop(settings.stop_grace_s), weak=False)
     application.Worker(

@@ -22,13 +22,26 @@ _PROGRESS_S = 0.25
 
 
 class Heartbeat:
-    """Holds the leases of one worker. Use as a context manager; `lost` is safe to ask from any thread."""
+    """Holds the leases of one worker. Use as a context manager; `lost` is safe to ask from any thread.
+
+    `drained` is set while an operator wants this worker to take nothing new.
+    """
 
     def __init__(
-        self, store: JobStore, registry: WorkerRegistry, *, name: str, role: str, device: str, lease_s: float
+        self,
+        store: JobStore,
+        registry: WorkerRegistry,
+        *,
+        name: str,
+        role: str,
+        device: str,
+        lease_s: float,
+        instance: str = "",
     ) -> None:
         self._store = store
         self._registry = registry
+        self._instance = instance
+        self.drained = threading.Event()
         self._info = (name, role, os.getpid(), socket.gethostname(), device)
         self._interval_s = lease_s / 4
         self._lock = threading.Lock()
@@ -55,7 +68,7 @@ class Heartbeat:
             log.warning("registry_leave_failed", error=str(unavailable))
 
     def say(self, state: str) -> None:
-        """Set the state that the registry shows: starting, ready or stopping."""
+        """Set the state that the registry shows: starting, ready, stopping or drained."""
         self._state = state
         self._wake.set()
 
@@ -89,7 +102,7 @@ class Heartbeat:
             since_beat += _PROGRESS_S
             try:
                 if woken or since_beat >= self._interval_s:
-                    self._beat()
+                    self.beat()
                     self._renew(everything=True)
                     since_beat = 0.0
                 else:
@@ -104,11 +117,15 @@ class Heartbeat:
                 log.exception("heartbeat_crashed")
                 since_beat = self._interval_s
 
-    def _beat(self) -> None:
+    def beat(self) -> None:
+        """Say at once that the worker lives, and learn whether it is drained. Raises Unavailable."""
         name, role, pid, host, device = self._info
         with self._lock:
             state = "busy" if self._steps and self._state == "ready" else self._state
-        self._registry.beat(WorkerInfo(name, role, pid, host, device, state))
+        if self._registry.beat(WorkerInfo(name, role, pid, host, device, state, instance=self._instance)):
+            self.drained.set()
+        else:
+            self.drained.clear()
 
     def _look_for_cancels(self) -> None:
         """Between renewals, so that a canceled image does not keep its device for a quarter of a lease."""

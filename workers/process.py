@@ -9,11 +9,13 @@ from typing import TypeVar
 import structlog
 
 from app.errors import LostLease, Unavailable
+from workers.heartbeat import Heartbeat
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
 #: First and longest pause between tries of an unreachable server, seconds.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
@@ -21,7 +23,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 def stop_on_signals() -> threading.Event:
     """An event that TERM or INT sets. Call from the main thread."""
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOPPING:
         signal.signal(number, lambda *_: stop.set())
     return stop
 
@@ -37,6 +39,29 @@ def patiently(call: Callable[[], T], stop: threading.Event) -> T:
             if stop.wait(pause):
                 raise
             pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+
+def may_begin(heartbeat: Heartbeat) -> bool:
+    """Whether to load the model: at once, unless the worker is drained; then when that ends.
+
+    A drained worker that its supervisor has started again so waits idle. False when TERM or INT came meanwhile.
+    """
+    before = {number: signal.getsignal(number) for number in _STOPPING}
+    stop = stop_on_signals()
+    try:
+        patiently(heartbeat.beat, stop)
+        if heartbeat.drained.is_set():
+            log.warning("drained", todo="planpaint drain --undo")
+            heartbeat.say("drained")
+        while heartbeat.drained.is_set() and not stop.wait(_FIRST_PAUSE_S):
+            pass
+        heartbeat.say("starting")
+    except Unavailable:
+        return False  # patiently() raises it once told to stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return not stop.is_set()
 
 
 def ends_at(left_s: float | None) -> float:

@@ -12,7 +12,7 @@ from app import wiring
 from app.errors import Unavailable
 from app.queues.ar_stream import ArStream
 from app.service import Stages, Upkeep
-from app.settings import Settings, worker_name
+from app.settings import Settings, instance_of, worker_name
 from workers.heartbeat import Heartbeat
 from workers.process import patiently, stop_on_signals
 
@@ -69,7 +69,13 @@ def run(settings: Settings) -> None:
     upkeep = threading.Thread(target=keep_up, args=(wiring.upkeep(settings, client), stop, settings.sweep_s))
     upkeep.start()
     with Heartbeat(
-        store, wiring.registry(client), name=name, role="sweeper", device="", lease_s=settings.lease_s
+        store,
+        wiring.registry(client),
+        name=name,
+        role="sweeper",
+        device="",
+        lease_s=settings.lease_s,
+        instance=instance_of(settings, "sweeper"),
     ) as heartbeat:
         heartbeat.say("ready")
         while not stop.wait(settings.sweep_s):

@@ -22,6 +22,7 @@ from app.checkpoint import AR_PARTS, Checkpoint
 from app.domain.prior import PriorTokens
 from app.errors import ImageFailed
 from app.ranks import Leader
+from app.traces import told
 
 log = structlog.get_logger(__name__)
 
@@ -152,7 +153,7 @@ class ArEngine:
             try:
                 self._waiting.append(request if isinstance(request, Row) else self.open(request))
             except ImageFailed as error:
-                refused.append(ArFailure(request.key, error.code, error.message, error.retryable))
+                refused.append(ArFailure(request.key, error.code, error.message, error.retryable, told(error)))
         return refused
 
     def step(self) -> list[ArResult | ArFailure]:
@@ -202,7 +203,7 @@ class ArEngine:
                 log.exception("prompt_not_read", row=row.key)
                 self.evict(row.key)
                 reason = f"planning failed: {type(error).__name__}"
-                failed.append(ArFailure(row.key, "ar_error", reason, retryable=True))
+                failed.append(ArFailure(row.key, "ar_error", reason, retryable=True, traceback=told(error)))
         return failed
 
     def _read(self, row: Row, part: list[int]) -> None:

@@ -46,3 +46,4 @@ class ArFailure:
     code: str
     message: str
     retryable: bool
+    traceback: str = ""

@@ -21,6 +21,7 @@ from app.ar.request import ArFailure, ArRequest, ArResult
 from app.checkpoint import Checkpoint
 from app.domain.prior import PriorTokens
 from app.errors import BrokenCheckpoint, ImageFailed, Unavailable
+from app.traces import told
 
 #: How long one step waits for an answer, seconds: the worker looks for newcomers and lost leases in between.
 _STEP_S = 0.02
@@ -153,7 +154,8 @@ class SrtEngine:
                 self._again += wanted
                 return []
             message = error.message if isinstance(error, ImageFailed) else f"SRT server: {type(error).__name__}"
-            return [self._end(row, ArFailure(row.request.key, "srt_error", message, retryable=True)) for row in wanted]
+            trace = told(error)
+            return [self._end(row, ArFailure(row.request.key, "srt_error", message, True, trace)) for row in wanted]
         return [
             self._end(row, ArResult(row.request.key, priors[row.request.key], monotonic() - row.started))
             for row in wanted

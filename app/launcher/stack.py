@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -147,7 +148,8 @@ class Stack:
     def _role(self, role: str, number: int, environment: Mapping[str, str]) -> Child:
         name = f"{role}-{number}" if self._counts.get(role, 1) > 1 else role
         command = [sys.executable, "-m", "app.cli", role]
-        return Child(name, command, environment=dict(environment), log=self._logs / f"{name}.log")
+        instance = {PREFIX + "INSTANCE": f"{name}@{socket.gethostname()}"}
+        return Child(name, command, environment=instance | dict(environment), log=self._logs / f"{name}.log")
 
     def _bucket_ready(self) -> bool:
         try:
@@ -162,7 +164,7 @@ class Stack:
             workers = wiring.registry(wiring.api_client(self.settings)).list()
         except (requests.exceptions.RequestException, PlanpaintError):
             return False
-        ready = {worker.pid for worker in workers if worker.state in ("ready", "busy")}
+        ready = {worker.pid for worker in workers if worker.state in ("ready", "busy", "drained")}
         return answer.status_code == 200 and all(
             child.pid in ready for child in self._roles if not child.name.startswith("api")
         )

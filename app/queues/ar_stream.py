@@ -5,6 +5,8 @@ that neither waits for ever while the other one is full. Within a stream keys ta
 fill it (app/store/scripts/prelude.lua).
 """
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -34,9 +36,11 @@ class ArHint:
 class ArStream:
     """Consumer-group reads. The ack of a good hint is part of the script that moves its image."""
 
-    def __init__(self, client: Client, consumer: str) -> None:
+    def __init__(self, client: Client, consumer: str, *, refused: Callable[[str, str], object] | None = None) -> None:
+        """`refused` is told the reason and the text of entries that are no hints."""
         self._client = client
         self._consumer = consumer
+        self._refused = refused
         self._admitted = 0
 
     def ensure_groups(self) -> None:
@@ -86,8 +90,13 @@ class ArStream:
         try:
             ref = ImageRef(fields[b"job"].decode(), int(fields[b"index"]))
             schema = int(fields[b"schema"])
-        except (KeyError, ValueError):
+            if schema < 1:
+                raise ValueError(f"no schema {schema} has ever been")
+        except (KeyError, ValueError) as error:
             log.warning("ar_hint_malformed", entry=entry, fields=sorted(repr(name) for name in fields))
+            if self._refused is not None:
+                text = json.dumps({name.decode("utf-8", "replace"): repr(value) for name, value in fields.items()})
+                self._refused(f"it is no hint: {type(error).__name__}", text)
             self._drop(stream, entry)
             return None
         if schema > SCHEMA:

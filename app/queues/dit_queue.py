@@ -15,9 +15,10 @@ from kombu.exceptions import OperationalError
 from app import keys
 from app.domain.messages import SCHEMA, DitTask
 from app.errors import Unavailable
+from app.queues.transport import REFUSED, SCHEME, TASK, Refused
 from app.settings import Settings
 
-PAINT = "planpaint.paint"
+PAINT = TASK
 
 #: Redelivery after this long is only a second safety net behind the sweeper, seconds.
 _VISIBILITY_S = 3600
@@ -36,11 +37,13 @@ class _Amqp(AMQP):  # type: ignore[misc]
     Connection = _Connection
 
 
-def make_celery(settings: Settings) -> celery.Celery:
-    """The Celery application, configured from our settings alone."""
-    application = celery.Celery(
-        "planpaint", broker=settings.redis_url.get_secret_value(), amqp=_Amqp, set_as_current=False
-    )
+def make_celery(settings: Settings, *, refused: Refused | None = None) -> celery.Celery:
+    """The Celery application, configured from our settings alone.
+
+    `refused` is told the reason and the text of messages that are no hints.
+    """
+    _, _, place = settings.redis_url.get_secret_value().partition("://")
+    application = celery.Celery("planpaint", broker=f"{SCHEME}://{place}", amqp=_Amqp, set_as_current=False)
     application.conf.update(
         task_queues=[Queue(keys.DIT_QUEUE)],
         task_default_queue=keys.DIT_QUEUE,
@@ -60,11 +63,14 @@ def make_celery(settings: Settings) -> celery.Celery:
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,
         worker_cancel_long_running_tasks_on_connection_loss=False,
+        broker_use_ssl=settings.redis_tls or None,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_connection_retry=True,
         broker_transport_options={
             "global_keyprefix": keys.PREFIX,
+            # One list and not one for each of four priorities: AR has taken care of those.
+            "priority_steps": [0],
             "visibility_timeout": _VISIBILITY_S,
             "unacked_restore_interval": 5,
             "unacked_restore_throttle": 1,
@@ -75,6 +81,7 @@ def make_celery(settings: Settings) -> celery.Celery:
             # A worker whose broker has gone silent, with its connection still open, notices within twice as long.
             "health_check_interval": 5,
             "client_name": "planpaint-celery",
+            REFUSED: refused,
         },
     )
     return application
@@ -96,9 +103,11 @@ class DitQueue:
 
 
 def parse_task(values: dict[str, Any]) -> DitTask | None:
-    """Read a hint's arguments; None for one that is malformed or of a newer schema."""
+    """Read a hint's arguments; None for one of a newer schema. Raises ValueError for one that is malformed."""
     try:
         task = DitTask(job_id=str(values["job_id"]), index=int(values["index"]), schema=int(values["schema"]))
-    except (KeyError, TypeError, ValueError):
-        return None
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"its arguments are not those of a hint: {', '.join(sorted(values))}"[:200]) from error
+    if task.schema < 1:
+        raise ValueError(f"no schema {task.schema} has ever been")
     return task if task.schema <= SCHEMA else None

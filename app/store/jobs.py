@@ -251,18 +251,20 @@ class JobStore(JobReads):
         """Give the work back in good order: it moves to the last stored stage and no attempt is counted."""
         return self._give_back(lease, "release", "", "")
 
-    def retry(self, lease: Lease, code: str, message: str, *, once: bool = False) -> ImageState | None:
+    def retry(
+        self, lease: Lease, code: str, message: str, *, once: bool = False, traceback: str = ""
+    ) -> ImageState | None:
         """End a failed attempt that may be repeated; past the limit the image fails with this reason.
 
         `once`: the limit is one attempt that failed with this code.
         """
-        return self._give_back(lease, "retry_once" if once else "retry", code, message)
+        return self._give_back(lease, "retry_once" if once else "retry", code, message, traceback)
 
-    def fail(self, lease: Lease, code: str, message: str) -> ImageState | None:
+    def fail(self, lease: Lease, code: str, message: str, *, traceback: str = "") -> ImageState | None:
         """Fail the image for good."""
-        return self._give_back(lease, "fail", code, message)
+        return self._give_back(lease, "fail", code, message, traceback)
 
-    def _give_back(self, lease: Lease, how: str, code: str, message: str) -> ImageState | None:
+    def _give_back(self, lease: Lease, how: str, code: str, message: str, traceback: str = "") -> ImageState | None:
         with translated():
             state = self._scripts.on_image(
                 "give_back",
@@ -273,6 +275,7 @@ class JobStore(JobReads):
                 self._hint_ms,
                 code,
                 message[:_MOST_REASON],
+                traceback,
             )
         return ImageState(state.decode()) if state else None
 

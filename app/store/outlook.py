@@ -39,7 +39,8 @@ class Outlooks:
             pipe.hgetall(keys.COUNTS)
             pipe.hgetall(keys.PACE)
             counts, pace = pipe.execute()
-        workers = Counter(worker.role for worker in self._registry.list())
+        # One that is drained takes nothing.
+        workers = Counter(worker.role for worker in self._registry.list() if worker.state != "drained")
         return Load(
             queued=int(counts.get(b"queued", 0)),
             planning=int(counts.get(b"planning", 0)),

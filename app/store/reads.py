@@ -140,7 +140,7 @@ class JobReads:
         place, scanned = _place(cursor), 0
         while scanned < _SCANNED:
             ids = self._ids(owner, place, only.created_after, max(_CHUNK, limit + 1))
-            for job in self._many([job_id for _, job_id in ids]):
+            for job in self.many([job_id for _, job_id in ids]):
                 if only.fits(job):
                     found.append(job)
                 if len(found) > limit:
@@ -179,7 +179,8 @@ class JobReads:
                 break
         return ids[:count]
 
-    def _many(self, job_ids: Sequence[str]) -> list[Job]:
+    def many(self, job_ids: Sequence[str]) -> list[Job]:
+        """Those of these jobs that there are, in order."""
         with translated():
             pipe = self._client.pipeline(transaction=False)
             for job_id in job_ids:

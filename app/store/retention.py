@@ -54,6 +54,7 @@ class Retention:
                     keys.TRASH,
                     keys.OUTBOX,
                     keys.CHANGES,
+                    keys.DEAD,
                     *others,
                 ],
                 args=[job.id, why, self._tombstone_ms, _LOOK_AGAIN_MS, job.owner],

@@ -13,12 +13,14 @@ from app.domain.states import TABLE
 IMAGE_SCRIPTS = ("claim", "hand_over", "renew", "commit", "give_back", "cancel", "sweep")
 #: Scripts that count what a key uses share the function of bucket.lua.
 QUOTA_SCRIPTS = ("submit", "take")
-OTHER_SCRIPTS = ("retire", "outbox_take", "outbox_begin", "outbox_settle", "outbox_add", "rotate", "beat")
+OTHER_SCRIPTS = ("retire", "outbox_take", "outbox_begin", "outbox_settle", "outbox_add", "rotate", "beat", "tally")
 
 
 #: Keys take turns in AR: so many images of each are hinted at a time. More fill a batch in fewer steps, and let a
 #: newcomer wait behind more of each other key's.
 TURN = 4
+#: Dead letters that are kept, the newest.
+MOST_DEAD = 10_000
 
 
 def _source(name: str) -> str:
@@ -31,7 +33,7 @@ def _table() -> str:
 
 
 def _turns() -> str:
-    return f"local TURN, ANYBODY = {TURN}, '{ANYBODY}'\n"
+    return f"local TURN, ANYBODY, MOST_DEAD = {TURN}, '{ANYBODY}', {MOST_DEAD}\n"
 
 
 class Scripts:
@@ -69,5 +71,6 @@ class Scripts:
             keys.ACTIVE,
             keys.LINES,
             keys.TURNS,
+            keys.DEAD,
         ]
         return self._scripts[name](keys=image_keys, args=[str(ref), *args], client=client)

@@ -43,12 +43,13 @@ def test_redis_down_or_hung_is_503_within_3_seconds(servers, client):
 
 def test_workers_are_listed_with_the_age_of_their_heartbeat(http, client):
     registry = WorkerRegistry(client)
-    registry.beat(WorkerInfo("ar-1", "ar", 123, "host", "cpu", "busy"))
+    registry.beat(WorkerInfo("ar-1", "ar", 123, "host", "cpu", "busy", instance="ar@host"))
     registry.beat(WorkerInfo("dit-1", "dit", 124, "host", "cpu", "ready"))
     registry.leave("dit-1")
     (worker,) = http.get("/v1/workers").get_json()["data"]
     assert 0 <= worker.pop("heartbeat_age_s") < 60
-    assert worker == {"name": "ar-1", "role": "ar", "pid": 123, "host": "host", "device": "cpu", "state": "busy"}
+    place = {"role": "ar", "instance": "ar@host", "pid": 123, "host": "host", "device": "cpu"}
+    assert worker == {"name": "ar-1", "state": "busy"} | place
 
 
 def test_a_worker_that_is_silent_for_long_is_forgotten(http, client):

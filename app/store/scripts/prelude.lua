@@ -14,11 +14,12 @@
 --   KEYS[16] changes channel  gets the id of every job that changes
 --   KEYS[17] active hash    owner -> images that have not ended
 --   KEYS[18] lines, KEYS[19] turns  starts of the names of a key's line and turn; "<priority>:<owner>" follows
+--   KEYS[20] dead   zset    dead letters -> server ms; of an image that failed, "<job>:<index>"
 --   ARGV[1] member  "<job>:<index>"
 -- TABLE, the allowed moves, is put in front of this text by scripts.py from app/domain/states.py; so are TURN, the
--- images of a key that are hinted at a time, and ANYBODY, the owner who takes no turns.
+-- images of a key that are hinted at a time, ANYBODY, the owner who takes no turns, and MOST_DEAD letters.
 local image, job, due, events, outbox, realtime, batch, dit, stats,
-  wait_realtime, wait_batch, wait_dit, counts, pace, expiry, changes, active, lines, turns = unpack(KEYS)
+  wait_realtime, wait_batch, wait_dit, counts, pace, expiry, changes, active, lines, turns, dead = unpack(KEYS)
 local priority, job_owner = unpack(redis.call('HMGET', job, 'priority', 'owner'))
 local is_batch = priority == 'batch'
 local ar, wait_ar = is_batch and batch or realtime, is_batch and wait_batch or wait_realtime
@@ -164,9 +165,22 @@ local function send_hint()
   end
 end
 
+-- Who held the image last: a claim's token begins with the worker's name.
+local function note_worker()
+  local token = get('owner')
+  if token then
+    redis.call('HSET', image, 'last_worker', string.match(token, '^(.*)/') or token)
+  end
+end
+
 local function fail(code, message)
   drop_hint()
+  note_worker()
   redis.call('HSET', image, 'error_code', code, 'error_message', message)
+  redis.call('ZADD', dead, now, member)
+  for _, oldest in ipairs(redis.call('ZRANGE', dead, 0, -(MOST_DEAD + 1))) do
+    redis.call('ZREM', dead, oldest)
+  end
   finish('failed', 'image.failed')
 end
 
@@ -209,6 +223,7 @@ local function retry(counted, max_attempts, hint_ms, code, message)
   if counted and tonumber(get(attempts)) >= max_attempts then
     return fail(code, message)
   end
+  note_worker()
   if not counted then
     redis.call('HINCRBY', image, attempts, -1)
   end
