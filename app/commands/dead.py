@@ -84,7 +84,7 @@ def dead_retry(letter_id: str, again: bool, as_json: bool, data_dir: Path) -> No
         if letter.retried_as and not again:
             raise Conflict(f"{letter_id} was retried as {letter.retried_as[-1]}; --again does it once more")
         ref = ImageRef.parse(letter_id)
-        intake = wiring.intake(effective, client, wiring.worker_blobs(effective))
+        intake = wiring.intake(effective, client, wiring.worker_blobs(effective), wiring.epoch(client))
         job = intake.repeat(ref, len(letter.retried_as) + 1).job
         letters.retried(ref, letter.retried_as, job.id)
         if as_json:
