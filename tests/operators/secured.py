@@ -151,7 +151,7 @@ class Secured:
         write_identities(identities, self.s3_keys)
         certificate, key = self.authority.issue("s3")
         credentials = embedded.Credentials("", "", "", 0, tuple(free_ports(5, with_grpc=True)))
-        command = embedded.seaweedfs(self.folder, self.logs, credentials)._command[4:]
+        command = embedded.seaweedfs(self.folder, self.logs, credentials)._command[5:]
         command += [f"-s3.config={identities}", f"-s3.cert.file={certificate}", f"-s3.key.file={key}"]
         self._run(Child("weed", command, environment={}, log=self.logs / "weed.log"))
         self._exit.callback(embedded.remove_sockets, credentials)

@@ -151,7 +151,7 @@ def test_a_retry_is_a_new_job_of_the_same_request_and_is_remembered(store, stage
 
 def test_two_retries_at_once_are_one_job(settings, store, client, stages):
     ref = _failed(store, stages)
-    intake = wiring.intake(settings, client, wiring.worker_blobs(settings))
+    intake = wiring.intake(settings, client, wiring.worker_blobs(settings), wiring.epoch(client))
     assert intake.repeat(ref, 1).job.id == intake.repeat(ref, 1).job.id != intake.repeat(ref, 2).job.id
 
 
