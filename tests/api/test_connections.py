@@ -56,15 +56,14 @@ def test_an_idle_connection_is_kept_and_does_not_hold_up_a_stop(own):
         assert status == 202, "a POST on an idle connection was lost"
         job = head.split(b"location: ")[1].split(b"\r\n")[0]
         # In flight while the process stops.
-        kept[1].sendall(b"GET %b?wait=2 HTTP/1.1\r\nHost: x\r\n\r\n" % job)
+        kept[1].sendall(b"GET %b?wait=1 HTTP/1.1\r\nHost: x\r\n\r\n" % job)
         time.sleep(0.2)
-        started = time.monotonic()
         own.child.terminate()
         assert kept[1].recv(65536).startswith(b"HTTP/1.1 200")
         assert all(connection.recv(1) == b"" for connection in kept[2:])
         wait_until(lambda: not own.child.running, what="the end of the process")
-        # The time that it would have waited for its connections; the one in flight has taken two seconds of it.
-        assert time.monotonic() - started < 5.0
+        # What gunicorn says when it has waited in vain for connections to end.
+        assert "graceful timeout" not in own.log.read_text()
 
 
 def test_idle_connections_make_room_for_new_ones(live, client):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -14,6 +15,7 @@ from typing import IO
 from app import settings as settings_module
 from app import wiring
 from app.bench.chaos.process import Process
+from app.blobs import BlobStore
 from app.connect import Client
 from app.errors import PlanpaintError
 from app.launcher import embedded
@@ -94,7 +96,7 @@ class Cluster:
             self.servers.append(_of_child(role, role, child))
             self.servers[-1].start()
         self.wait("Redis", lambda: embedded.redis_answers(embedded.redis_url(credentials)))
-        self.wait("object storage", self._bucket)
+        self.wait("object storage", partial(_bucket, wiring.worker_blobs(self.settings)))
         # The first answer is "ready": until then it imports.
         assert nursery.stdout is not None  # noqa: S101 - a pipe was asked for
         if nursery.stdout.readline().strip() != "ready":
@@ -137,13 +139,6 @@ class Cluster:
         nursery.stdin.write(json.dumps(order) + "\n")
         nursery.stdin.flush()
         return int(nursery.stdout.readline())
-
-    def _bucket(self) -> bool:
-        try:
-            wiring.worker_blobs(self.settings).ensure_bucket()
-        except PlanpaintError:
-            return False
-        return True
 
     def ready(self) -> bool:
         """Whether every role that should run has said that it does."""
@@ -188,6 +183,14 @@ class Cluster:
             self._nursery_log.close()
         if self._credentials is not None:
             embedded.remove_sockets(self._credentials)
+
+
+def _bucket(blobs: BlobStore) -> bool:
+    try:
+        blobs.ensure_bucket()
+    except PlanpaintError:
+        return False
+    return True
 
 
 def _clean() -> dict[str, str]:

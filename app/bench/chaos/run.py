@@ -23,8 +23,8 @@ from app.launcher.stack import direct
 from app.settings import PREFIX
 from app.views import delivery_id
 
-#: Longest wait for the last image and the last webhook after the last fault, seconds.
-_QUIET_S = 240.0
+#: After the last fault: what has not moved for so long is stuck, however slow the machine is; and the longest wait.
+_STILL_S, _QUIET_S = 120.0, 1800.0
 #: An event whose courier was killed is held for 38 s; one whose next try is later has failed twice, and its next is
 #: minutes away. The harness asks for those by the API, as an operator would.
 _SOON_S = 45.0
@@ -171,13 +171,17 @@ class _Watching:
 def _quiet(cluster: Cluster, driver: Driver, watching: _Watching, witness: Witness, callers: Callers) -> int:
     """Wait until all is done, or for as long as it may take; returns how many events were asked for once more."""
     deadline = time.monotonic() + _QUIET_S
+    moved_at, last = time.monotonic(), None
     asked: set[tuple[str, int]] = set()
     with direct() as session:
-        while time.monotonic() < deadline:
+        while time.monotonic() < min(deadline, moved_at + _STILL_S):
             driver.step()
             watching.step()
             try:
                 waiting = witness.waiting_webhooks()
+                now = (witness.progress(), len(waiting))
+                if now != last:
+                    moved_at, last = time.monotonic(), now
                 if not waiting and witness.all_ended(callers.snapshot()):
                     break
             except PlanpaintError:
@@ -196,12 +200,13 @@ def _quiet(cluster: Cluster, driver: Driver, watching: _Watching, witness: Witne
 
 def _history(witness: Witness, callers: Callers, receiver: Receiver) -> History:
     accepted = tuple(callers.snapshot())
+    received = receiver.received
     witness.look_at_objects()
     jobs = witness.jobs(accepted)
     return History(
         accepted=accepted,
         unanswered=callers.unanswered,
-        received=receiver.received,
+        received=received,
         jobs=jobs,
         rewritten=tuple(sorted(witness.rewritten)),
         orphans=witness.orphans(jobs),
