@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests.drawings import COLOURS, KINDS, PALETTE, Drawing, Mask, Shape, draw, parse
+from app.bench.world import COLOURS, KINDS, PALETTE, Drawing, Mask, Shape, draw, parse
 
 __all__ = ["Body", "Drawing", "Seen", "Shape", "Verdict", "draw", "judge", "parse", "see"]
 

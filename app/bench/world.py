@@ -1,9 +1,11 @@
 """The world that the demo checkpoint draws: one or two flat shapes on a flat background, as prompts and as pictures."""
 
+import hashlib
 import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +28,16 @@ COLOURS = tuple(PALETTE)
 #: How each relation is said.
 RELATIONS = {"left": "to the left of", "right": "to the right of", "above": "above", "below": "below"}
 
-#: Points a side that each pixel of a drawing is averaged from.
+#: Pixels a side of the cells that shapes stand on.
+CELL = 32
+#: Sides in cells of the box of one shape, and of each shape of a pair.
+SIDES, PAIR_SIDES = (2, 3, 4, 6, 8), (2, 3, 4, 6)
+#: Cells left free between a shape and its box.
+MARGIN = 3 / 16
+#: Points a side that each pixel of a drawing is averaged from, at least.
 FINER = 3
+#: Drawings are held out of training whose hash begins with a byte below this: a tenth.
+HELD_OUT = 26
 
 
 def _star(x: Numbers, y: Numbers) -> Mask:
@@ -108,33 +118,85 @@ def parse(prompt: str) -> Drawing:
     return Drawing(background, (Shape(colour, kind), Shape(other_colour, other_kind)), relation)
 
 
+def held_out(drawing: Drawing) -> bool:
+    """Whether the drawing is one of the tenth that the demo checkpoint never saw in training, as picture or as edit."""
+    said = " ".join((drawing.background, drawing.relation or "alone", *map(str, drawing.shapes)))
+    return hashlib.sha256(said.encode()).digest()[0] < HELD_OUT
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Where a shape stands: its upper left corner and its side, in cells of 32 pixels."""
+
+    left: int
+    top: int
+    side: int
+
+    @property
+    def radius(self) -> float:
+        return self.side / 2 - MARGIN
+
+
+def boxes(drawing: Drawing, columns: int, rows: int, shift: int = 0) -> tuple[Box, ...]:
+    """Where the shapes of a picture of so many cells stand.
+
+    Whole cells and few sides, so that a shape is the same few cells in pictures of any size. `shift` is the one freedom
+    that the prompts leave: cells by which everything is moved sideways, where there is room. Pairs side by side stay.
+    """
+    if drawing.relation is None:
+        short = min(columns, rows)
+        side = _side(SIDES, short - 2 if short >= 6 else short)
+        return (Box(_aside(columns - side, shift), (rows - side) // 2, side),)
+    level = drawing.relation in ("left", "right")
+    along, across = (columns, rows) if level else (rows, columns)
+    side = _side(PAIR_SIDES, min(along // 2, across))
+    near = (along - 2 * side) // 3
+    places = [near, along - side - near]
+    if drawing.relation in ("right", "below"):
+        places.reverse()
+    if level:
+        return tuple(Box(place, (rows - side) // 2, side) for place in places)
+    left = _aside(columns - side, shift)
+    return tuple(Box(left, place, side) for place in places)
+
+
+def shifts(drawing: Drawing, columns: int, rows: int) -> tuple[int, ...]:
+    """The shifts that make different pictures."""
+    made = {boxes(drawing, columns, rows, shift): shift for shift in (-1, 1, 0)}
+    return tuple(sorted(made.values()))
+
+
+def _side(sides: tuple[int, ...], room: int) -> int:
+    return max((side for side in sides if side <= room), default=max(1, room))
+
+
+def _aside(room: int, shift: int) -> int:
+    return min(max(room // 2 + shift, 0), room)
+
+
 def draw(drawing: Drawing, size: tuple[int, int], shift: int = 0) -> Image.Image:
     """The picture that the drawing asks for, (width, height) in pixels, anti-aliased.
 
-    `shift` is the one freedom that the prompts leave: sixteenths of the width by which everything is moved sideways.
+    A size that is not whole cells is cut from the middle of one that is, as the service does. `shift` as in `boxes`.
     """
-    width, height = size
-    picture = np.empty((height, width, 3), np.float32)
+    columns, rows = (-(-side // CELL) for side in size)
+    picture = np.empty((rows * CELL, columns * CELL, 3), np.float32)
     picture[:] = PALETTE[drawing.background]
-    for shape, (cx, cy, radius) in zip(drawing.shapes, _places(drawing, width, height, shift), strict=True):
-        left, right = max(0, math.floor(cx - radius)), min(width, math.ceil(cx + radius))
-        top, bottom = max(0, math.floor(cy - radius)), min(height, math.ceil(cy + radius))
-        x = (np.arange(left * FINER, right * FINER, dtype=np.float32)[None, :] + 0.5) / FINER
-        y = (np.arange(top * FINER, bottom * FINER, dtype=np.float32)[:, None] + 0.5) / FINER
-        inside = KINDS[shape.kind]((x - cx) / radius, (y - cy) / radius)
-        cover = inside.reshape(bottom - top, FINER, right - left, FINER).mean((1, 3), dtype=np.float32)[:, :, None]
-        box = picture[top:bottom, left:right]
-        box += cover * (np.array(PALETTE[shape.colour], np.float32) - box)
-    return Image.fromarray(picture.round().astype(np.uint8))
+    for shape, box in zip(drawing.shapes, boxes(drawing, columns, rows, shift), strict=True):
+        pixels = slice(box.top * CELL, (box.top + box.side) * CELL), slice(box.left * CELL, (box.left + box.side) * CELL)
+        inside = cover(shape.kind, box.side, CELL)[:, :, None]
+        picture[pixels] += inside * (np.array(PALETTE[shape.colour], np.float32) - picture[pixels])
+    left, top = (columns * CELL - size[0]) // 2, (rows * CELL - size[1]) // 2
+    return Image.fromarray(picture[top : top + size[1], left : left + size[0]].round().astype(np.uint8))
 
 
-def _places(drawing: Drawing, width: int, height: int, shift: int) -> list[tuple[float, float, float]]:
-    """Centre and radius of each shape."""
-    aside = shift / 16 * width
-    if drawing.relation is None:
-        return [(width / 2 + aside, height / 2, 5.5 / 16 * min(width, height))]
-    level = drawing.relation in ("left", "right")
-    along, across = (width, height) if level else (height, width)
-    radius = min(3.5 / 16 * along, 5.5 / 16 * across)
-    places = [along / 4, along * 3 / 4] if drawing.relation in ("left", "above") else [along * 3 / 4, along / 4]
-    return [(p + aside, height / 2, radius) if level else (width / 2 + aside, p, radius) for p in places]
+@lru_cache(maxsize=256)
+def cover(kind: str, side: int, points: int) -> Numbers:
+    """How much of each point of a shape's box the shape covers, 0 to 1: [side * points, side * points]."""
+    finer = max(FINER, CELL // points)
+    count = side * points * finer
+    steps = ((np.arange(count, dtype=np.float32) + 0.5) / (points * finer) - side / 2) / (side / 2 - MARGIN)
+    inside = KINDS[kind](steps[None, :], steps[:, None])
+    covered = inside.reshape(side * points, finer, side * points, finer).mean((1, 3), dtype=np.float32)
+    covered.flags.writeable = False  # one array for all callers
+    return covered
