@@ -24,7 +24,7 @@ from demo_model.training import Figures, Stage
 
 WIDTH, LAYERS, HEADS, KV_HEADS, INNER = 192, 4, 4, 2, 448
 #: Tokens of a batch, about; at least and at most so many rows.
-_BATCH, _LEAST, _MOST = 4096, 6, 48
+_BATCH, _LEAST, _MOST = 2048, 4, 32
 #: Part of the batches that are edits, and part of the others that read the whole preview.
 _EDITS, _WHOLE = 0.2, 0.2
 #: Tokens of the preview that the other batches read; how much the preview's loss counts beside the large grid's.

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -116,6 +117,15 @@ def parse(prompt: str) -> Drawing:
     if relation is None:
         return Drawing(background, (Shape(colour, kind),))
     return Drawing(background, (Shape(colour, kind), Shape(other_colour, other_kind)), relation)
+
+
+def random_drawing(rng: random.Random, pairs: float) -> Drawing:
+    """Any drawing; `pairs` is the part of them that has two shapes."""
+    background = rng.choice(COLOURS)
+    colours = [colour for colour in COLOURS if colour != background]
+    two = rng.random() < pairs
+    shapes = tuple(Shape(rng.choice(colours), rng.choice(list(KINDS))) for _ in range(1 + two))
+    return Drawing(background, shapes, rng.choice(list(RELATIONS)) if two else None)
 
 
 def held_out(drawing: Drawing) -> bool:

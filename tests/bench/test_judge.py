@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.drawings import COLOURS, KINDS, PALETTE, RELATIONS
-from tests.pictures import Drawing, Shape, Verdict, draw, judge, parse, see
+from app.bench.world import COLOURS, KINDS, PALETTE, RELATIONS
+from app.bench.judge import Drawing, Shape, Verdict, draw, judge, parse, see
 
 SIZES = [(256, 256), (128, 128), (384, 256), (256, 384)]
 FIELDS = {"background", "count", "colour", "shape", "relation"}

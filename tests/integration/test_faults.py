@@ -9,7 +9,7 @@ from PIL import Image
 
 from loadtest.orders import SURE
 from tests.integration.stack import RunningStack, alive
-from tests.pictures import judge
+from app.bench.judge import judge
 from tests.servers import wait_until
 
 

@@ -16,7 +16,7 @@ from werkzeug import Request, Response
 from app.domain.sizes import Size
 from loadtest.orders import SURE
 from tests.integration.stack import RunningStack
-from tests.pictures import draw, judge, parse
+from app.bench.judge import draw, judge, parse
 from tests.servers import wait_until
 
 
