@@ -5,7 +5,6 @@ covers the smaller part of the cell, so that a cell has one code only.
 """
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -65,7 +64,7 @@ def patterns() -> torch.Tensor:
 
 @lru_cache(maxsize=1)
 def points() -> torch.Tensor:
-    """What the cells of each code look like: [CODES, POINTS * POINTS * 3], red, green and blue of each point, 0 to 1."""
+    """What the cells of each code look like: [CODES, POINTS * POINTS * 3], red, green, blue of each point, 0 to 1."""
     covered = torch.cat([patterns(), torch.ones(1, POINTS * POINTS)])[PATTERN_OF][:, :, None]
     return (covered * _RGB[FRONT_OF][:, None] + (1 - covered) * _RGB[BACK_OF][:, None]).flatten(1)
 
@@ -128,7 +127,7 @@ class FactoredTable(nn.Module):
         """[CODES, width]."""
         return self.pattern[PATTERN_OF] + self.front[FRONT_OF] + self.back[BACK_OF]
 
-    def forward(self, codes: torch.Tensor) -> Any:
+    def forward(self, codes: torch.Tensor) -> torch.Tensor:
         return (
             nn.functional.embedding(PATTERN_OF[codes], self.pattern)
             + nn.functional.embedding(FRONT_OF[codes], self.front)

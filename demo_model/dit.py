@@ -2,10 +2,9 @@
 
 import random
 from collections.abc import Iterator
-from typing import Any
 
 import torch
-from diffusers import GlmImageTransformer2DModel
+from diffusers import AutoencoderKL, GlmImageTransformer2DModel
 from diffusers.models.transformers.transformer_glm_image import GlmImageKVCache
 from torch import nn
 from transformers import ByT5Tokenizer, T5Config, T5EncoderModel
@@ -16,7 +15,7 @@ from demo_model.codebook import BACK_OF, CODES, FRONT_OF, PATTERN_OF, PATTERNS, 
 from demo_model.muon import Muon
 from demo_model.training import Figures, Stage
 
-#: Few wide heads: the class normalises queries and keys without a gain, so that scores end at the root of a head's width.
+#: Few wide heads: the class normalises queries and keys without a gain, so that scores end at the root of the width.
 WIDTH, HEADS, LAYERS, GLYPH_WIDTH = 128, 2, 6, 32
 #: Patches of a batch, about; at least and at most so many pictures. A cell is four patches.
 _BATCH, _LEAST, _MOST = 2560, 3, 32
@@ -34,7 +33,7 @@ _OTHER_PATTERN = 0.08
 Bank = dict[str, dict[str, torch.Tensor]]
 
 
-def build_text_encoder() -> Any:
+def build_text_encoder() -> T5EncoderModel:
     """Random and never trained: what stands in quotes reaches the DiT, but teaches it nothing."""
     torch.manual_seed(3)
     config = T5Config(
@@ -49,7 +48,7 @@ def build_text_encoder() -> Any:
     return T5EncoderModel(config).eval()
 
 
-def build() -> Any:
+def build() -> GlmImageTransformer2DModel:
     return GlmImageTransformer2DModel(
         patch_size=2,
         in_channels=vae.CHANNELS,
@@ -64,7 +63,7 @@ def build() -> Any:
     )
 
 
-def _untrained() -> Any:
+def _untrained() -> GlmImageTransformer2DModel:
     network = build()
     network.prior_token_embedding = FactoredTable(WIDTH, 0.5)
     for block in network.transformer_blocks:
@@ -84,7 +83,7 @@ class Pictures:
     They are kept in `bank`, by size: latents [n, channels, height, width], codes and seen [n, cells].
     """
 
-    def __init__(self, coder: Any) -> None:
+    def __init__(self, coder: AutoencoderKL) -> None:
         self.bank: Bank = {}
         self._coder = coder
         shape = (1, vae.CHANNELS, 1, 1)
@@ -114,7 +113,7 @@ class Pictures:
         }
 
 
-def stage(seed: int, coder: Any) -> Stage:
+def stage(seed: int, coder: AutoencoderKL) -> Stage:
     """`coder` is the trained VAE, whose config knows the latents' mean and deviation."""
     torch.manual_seed(seed)
     pictures, letters = Pictures(coder), list(_letters())
@@ -179,7 +178,13 @@ def _sigma(part: torch.Tensor, patches: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-def _written(network: Any, latents: torch.Tensor, prior: torch.Tensor, text: torch.Tensor, told: Any) -> Any:
+def _written(
+    network: GlmImageTransformer2DModel,
+    latents: torch.Tensor,
+    prior: torch.Tensor,
+    text: torch.Tensor,
+    told: dict[str, torch.Tensor],
+) -> GlmImageKVCache:
     """The keys and values of source pictures, as the pipeline writes them before an edit."""
     cache = GlmImageKVCache(LAYERS)
     cache.set_mode("write")

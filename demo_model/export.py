@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler, GlmImagePipeline
-from transformers import ByT5Tokenizer, GenerationConfig, GlmImageForConditionalGeneration
+from diffusers import FlowMatchEulerDiscreteScheduler, GlmImagePipeline, GlmImageTransformer2DModel
+from transformers import ByT5Tokenizer, GenerationConfig, GlmImageForConditionalGeneration, GlmImageModel
 
 from demo_model import ar, dit, vae
 from demo_model.codebook import CODES, LIFT, POINTS, FactoredTable, points
@@ -41,12 +41,14 @@ def export(weights: dict[str, dict[str, torch.Tensor]], folder: Path) -> None:
     )
     pipeline.save_pretrained(half)
     for file in half.glob("*/config.json"):
-        file.write_text(json.dumps(_float32(json.loads(file.read_text("utf-8"))), indent=2) + "\n", "utf-8")
+        config = json.loads(file.read_text("utf-8"))
+        _say_float32(config)
+        file.write_text(json.dumps(config, indent=2) + "\n", "utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     half.rename(folder)
 
 
-def _vision_language_encoder(weights: dict[str, torch.Tensor]) -> Any:
+def _vision_language_encoder(weights: dict[str, torch.Tensor]) -> GlmImageForConditionalGeneration:
     network = ar.Network()
     network.load_state_dict(weights)
     model = GlmImageForConditionalGeneration(ar.config()).eval()
@@ -69,7 +71,7 @@ def _vision_language_encoder(weights: dict[str, torch.Tensor]) -> Any:
     return model
 
 
-def _see(model: Any) -> None:
+def _see(model: GlmImageModel) -> None:
     """Make the vision tower take the means of a cell's points, and the quantizer the code that is nearest to them."""
     numbers = POINTS * POINTS * 3
     pool = torch.zeros(numbers, 3, POINTS * _POOL, POINTS * _POOL)
@@ -92,7 +94,7 @@ def _see(model: Any) -> None:
     quantizer.quantize.embedding.weight.copy_(torch.cat([points() - 0.5, torch.full((CODES, 1), LIFT)], 1))
 
 
-def _transformer(weights: dict[str, torch.Tensor]) -> Any:
+def _transformer(weights: dict[str, torch.Tensor]) -> GlmImageTransformer2DModel:
     parts = {name: value for name, value in weights.items() if name.startswith("prior_token_embedding.")}
     table = FactoredTable(dit.WIDTH, 1.0)
     table.load_state_dict({name.removeprefix("prior_token_embedding."): value for name, value in parts.items()})
@@ -114,7 +116,9 @@ def _scheduler() -> FlowMatchEulerDiscreteScheduler:
     )
 
 
-def _float32(config: Any) -> Any:
-    if not isinstance(config, dict):
-        return config
-    return {k: "float32" if k in ("dtype", "torch_dtype") else _float32(v) for k, v in config.items()}
+def _say_float32(config: dict[str, Any]) -> None:
+    for name, value in config.items():
+        if name in ("dtype", "torch_dtype"):
+            config[name] = "float32"
+        elif isinstance(value, dict):
+            _say_float32(value)

@@ -15,7 +15,9 @@ _STEPS, _FIFTH = 5, (3.4445, -4.7750, 2.0315)
 class Muon(torch.optim.Optimizer):
     """For matrices only."""
 
-    def __init__(self, matrices: Iterable[torch.Tensor], lr: float, momentum: float = 0.95, decay: float = 0.01) -> None:
+    def __init__(
+        self, matrices: Iterable[torch.Tensor], lr: float, momentum: float = 0.95, decay: float = 0.01
+    ) -> None:
         super().__init__(matrices, {"lr": lr, "momentum": momentum, "decay": decay})
 
     @torch.no_grad()

@@ -4,7 +4,15 @@ import random
 
 from app.bench.world import RELATIONS, Drawing
 
-_BEFORE = ("a picture of ", "an image of ", "draw ", "please draw ", "a drawing of ", "a photo of ", "a simple picture of ")
+_BEFORE = (
+    "a picture of ",
+    "an image of ",
+    "draw ",
+    "please draw ",
+    "a drawing of ",
+    "a photo of ",
+    "a simple picture of ",
+)
 _BEHIND = (".", ".", ", flat colors", ", simple", ", minimalist, 4k", ", vector art", ", high quality")
 
 

@@ -144,7 +144,14 @@ class Training:
         self.steps, self._cooled, self.cpu_s = state["steps"], state["cooled"], state["cpu_s"]
 
 
-def save(state: Any, file: Path) -> None:
+def weights(name: str, folder: Path) -> dict[str, torch.Tensor]:
+    """What the stage has learned: its cooled weights. Raises FileNotFoundError while there are none."""
+    state: dict[str, Any] = torch.load(folder / f"{name}-cooling.pt", weights_only=True)
+    found: dict[str, torch.Tensor] = state["model"]
+    return found
+
+
+def save(state: dict[str, Any], file: Path) -> None:
     """Write a file whole or not at all."""
     half = file.with_suffix(".half")
     with half.open("wb") as out:

@@ -1,7 +1,6 @@
 """The VAE: a small `AutoencoderKL` that learns flat colours and straight edges from crops of drawings."""
 
 import random
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ _BATCH, _CROP = 8, 64
 MEASURE_SEED, _MEASURED = 7, 80
 
 
-def build() -> Any:
+def build() -> AutoencoderKL:
     """Untrained. It starts as a linear pyramid that keeps its input's scale: the residual branches are zero."""
     vae = AutoencoderKL(
         in_channels=3,
@@ -77,7 +76,7 @@ def tensor(sample: Sample) -> torch.Tensor:
 
 
 @torch.no_grad()
-def measure(vae: Any, seed: int) -> None:
+def measure(vae: AutoencoderKL, seed: int) -> None:
     """Set the mean and the standard deviation of the latents' channels in the VAE's config, from whole pictures."""
     rng = random.Random(seed)  # noqa: S311
     pictures = (samples.sample(rng, rng.choice(SIDES[:7]), rng.choice(SIDES[:7])) for _ in range(_MEASURED))

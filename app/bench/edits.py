@@ -17,7 +17,7 @@ _INSTRUCTION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Give one thing, "background" or the only shape of a kind, another colour. `phrase` is one of the ways to say it."""
+    """Give one thing, "background" or the only shape of a kind, another colour; `phrase`: which way it is said."""
 
     what: str
     colour: str

@@ -193,7 +193,10 @@ def draw(drawing: Drawing, size: tuple[int, int], shift: int = 0) -> Image.Image
     picture = np.empty((rows * CELL, columns * CELL, 3), np.float32)
     picture[:] = PALETTE[drawing.background]
     for shape, box in zip(drawing.shapes, boxes(drawing, columns, rows, shift), strict=True):
-        pixels = slice(box.top * CELL, (box.top + box.side) * CELL), slice(box.left * CELL, (box.left + box.side) * CELL)
+        pixels = (
+            slice(box.top * CELL, (box.top + box.side) * CELL),
+            slice(box.left * CELL, (box.left + box.side) * CELL),
+        )
         inside = cover(shape.kind, box.side, CELL)[:, :, None]
         picture[pixels] += inside * (np.array(PALETTE[shape.colour], np.float32) - picture[pixels])
     left, top = (columns * CELL - size[0]) // 2, (rows * CELL - size[1]) // 2
