@@ -14,7 +14,7 @@ from demo_model.stages import SEEDS, training
 from demo_model.training import weights
 
 #: CPU minutes at the constant rate that a stage is given; a quarter of its steps to cool comes on top.
-_MINUTES, _VAE_MINUTES = 150.0, 6.5
+_MINUTES, _VAE_MINUTES, _DECODER_MINUTES = 150.0, 6.5, 12.0
 
 _FOLDER = click.option(
     "--folder", type=click.Path(path_type=Path, file_okay=False), default=Path("out/demo-model"), show_default=True
@@ -51,12 +51,13 @@ def make(context: click.Context, folder: Path, minutes: float, prompts: int) -> 
     """Train all stages side by side on two cores, then write FOLDER/checkpoint with its card, figures and sheet."""
     folder.mkdir(parents=True, exist_ok=True)
     ar = _child(folder, "ar", minutes)
-    for name, given in (("vae", min(_VAE_MINUTES, minutes)), ("dit", minutes)):
-        if _child(folder, name, given).wait():
-            ar.terminate()
-            raise click.ClickException(f"the {name} stage failed")
-    if ar.wait():
-        raise click.ClickException("the ar stage failed")
+    try:
+        for name, given in (("vae", _VAE_MINUTES), ("dit", minutes)):
+            _wait(name, _child(folder, name, min(given, minutes)))
+        _wait("ar", ar)
+    finally:
+        ar.kill()
+    _wait("decoder", _child(folder, "decoder", min(_DECODER_MINUTES, minutes)))
     context.invoke(export_command, folder=folder)
     context.invoke(measure, folder=folder, prompts=prompts, row=())
 
@@ -64,6 +65,11 @@ def make(context: click.Context, folder: Path, minutes: float, prompts: int) -> 
 def _child(folder: Path, name: str, minutes: float) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "demo_model", "train", name, "--folder", str(folder), "--minutes", str(minutes)]
     return subprocess.Popen([*command, "--cool"])
+
+
+def _wait(name: str, child: subprocess.Popen[bytes]) -> None:
+    if child.wait():
+        raise click.ClickException(f"the stage {name} failed")
 
 
 @cli.command("export")

@@ -18,13 +18,14 @@ _POOL = 4
 
 
 def export(weights: dict[str, dict[str, torch.Tensor]], folder: Path) -> None:
-    """Write the checkpoint over whatever the folder holds; `weights` are those of the stages ar, vae and dit.
+    """Write the checkpoint over whatever the folder holds; `weights` are those of all stages.
 
     They are stored in half the precision and loaded in float32: the configs say so.
     """
     coder = vae.build()
     coder.load_state_dict(weights["vae"])
     vae.measure(coder.eval(), vae.MEASURE_SEED)
+    coder.decoder.load_state_dict(weights["decoder"])
     parts = {
         "vision_language_encoder": _vision_language_encoder(weights["ar"]),
         "transformer": _transformer(weights["dit"]),

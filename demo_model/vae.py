@@ -14,6 +14,8 @@ from demo_model.training import Figures, Stage
 #: Latent channels; a latent is eight pixels a side.
 CHANNELS = 8
 _BATCH, _CROP = 8, 64
+#: Sides in cells of pictures with small shapes.
+_SMALL = (4, 5, 6)
 #: Seed and number of the pictures that the latents' mean and standard deviation are taken from.
 MEASURE_SEED, _MEASURED = 7, 80
 
@@ -45,7 +47,7 @@ def build() -> AutoencoderKL:
         if name.endswith("conv2"):
             nn.init.zeros_(module.weight)
             nn.init.zeros_(module.bias)
-    last = vae.encoder.conv_out  # means and log variances: hardly any noise while there is nothing to be seen yet
+    last: nn.Conv2d = vae.encoder.conv_out  # means and log variances: hardly any noise while there is nothing to be seen yet
     nn.init.zeros_(last.weight[CHANNELS:])
     nn.init.constant_(last.bias[CHANNELS:], -6.0)
     return vae.to(memory_format=torch.channels_last)
@@ -58,16 +60,39 @@ def stage(seed: int) -> Stage:
     optimizer = torch.optim.AdamW(parameters, lr=3e-3, betas=(0.9, 0.98), weight_decay=0.0)
 
     def loss(rng: random.Random) -> tuple[torch.Tensor, Figures]:
-        pixels = torch.stack([_crop(rng) for _ in range(_BATCH)]).contiguous(memory_format=torch.channels_last)
+        pixels = torch.stack([_crop(rng, SIDES[:7]) for _ in range(_BATCH)]).contiguous(memory_format=torch.channels_last)
         posterior = vae.encode(pixels).latent_dist
-        error = vae.decode(posterior.sample()).sample - pixels
-        off = error.abs().mean()
-        edges = error.diff(dim=-1).abs().mean() + error.diff(dim=-2).abs().mean()
+        off, edges, square = _errors(vae.decode(posterior.sample()).sample - pixels)
         spread = posterior.kl().mean() / (_CROP * _CROP / 64 * CHANNELS)
-        total = off + 0.5 * edges + 0.5 * error.square().mean() + 1e-3 * spread
+        total = off + 0.5 * edges + 0.5 * square + 1e-3 * spread
         return total, {"l1": float(off.detach()), "edges": float(edges.detach()), "kl": float(spread.detach())}
 
     return Stage("vae", vae, (optimizer,), parameters, loss)
+
+
+def decoder_stage(seed: int, coder: AutoencoderKL) -> Stage:
+    """The decoder alone, trained on beside the DiT: latents stay what they are. Half of the crops are of small shapes."""
+    torch.manual_seed(seed)
+    coder.requires_grad_(False)
+    decoder = coder.decoder.to(memory_format=torch.channels_last).requires_grad_(True)
+    parameters = tuple(decoder.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=2e-3, betas=(0.9, 0.98), weight_decay=0.0)
+
+    def loss(rng: random.Random) -> tuple[torch.Tensor, Figures]:
+        sides = [_SMALL if number % 2 else SIDES[:7] for number in range(_BATCH)]
+        pixels = torch.stack([_crop(rng, choice) for choice in sides]).contiguous(memory_format=torch.channels_last)
+        with torch.no_grad():
+            latents = coder.encode(pixels).latent_dist.sample()
+        off, edges, square = _errors(decoder(latents) - pixels)
+        return off + 0.5 * edges + 0.5 * square, {"l1": float(off.detach()), "edges": float(edges.detach())}
+
+    return Stage("decoder", decoder, (optimizer,), parameters, loss)
+
+
+def _errors(error: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """By pixel, between neighbours, and squared."""
+    between = error.diff(dim=-1).abs().mean() + error.diff(dim=-2).abs().mean()
+    return error.abs().mean(), between, error.square().mean()
 
 
 def tensor(sample: Sample) -> torch.Tensor:
@@ -88,9 +113,9 @@ def measure(vae: AutoencoderKL, seed: int) -> None:
     )
 
 
-def _crop(rng: random.Random) -> torch.Tensor:
-    """A piece of a picture, mostly one with an edge in it."""
-    whole = tensor(samples.sample(rng, rng.choice(SIDES[:7]), rng.choice(SIDES[:7])))
+def _crop(rng: random.Random, sides: tuple[int, ...]) -> torch.Tensor:
+    """A piece of a picture with such sides, mostly one with an edge in it."""
+    whole = tensor(samples.sample(rng, rng.choice(sides), rng.choice(sides)))
     _, height, width = whole.shape
     for _ in range(4):
         top, left = (rng.randrange(0, side - _CROP + 1, 8) for side in (height, width))

@@ -21,6 +21,7 @@ FLOORS = {
     "app.outbound": 1,
     "app.decode": 1,
     "app.ranks": 1,
+    "app.sheet": 1,
     "app.devices": 1,
     "app.bench": 6,
     "app.store": 2,

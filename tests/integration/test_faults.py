@@ -7,9 +7,9 @@ import signal
 import requests
 from PIL import Image
 
+from app.bench.judge import judge
 from loadtest.orders import SURE
 from tests.integration.stack import RunningStack, alive
-from app.bench.judge import judge
 from tests.servers import wait_until
 
 

@@ -13,10 +13,10 @@ from PIL import ExifTags, Image
 from standardwebhooks import Webhook
 from werkzeug import Request, Response
 
+from app.bench.judge import draw, judge, parse
 from app.domain.sizes import Size
 from loadtest.orders import SURE
 from tests.integration.stack import RunningStack
-from app.bench.judge import draw, judge, parse
 from tests.servers import wait_until
 
 
