@@ -1,8 +1,11 @@
 """The AR model: from a sentence and a size, or a picture and what to change, to the codes of the large grid.
 
-Its preview is a plain sheet of the background's colour: the pipeline throws the preview away, every ratio of sides has
-another grid of about 256 cells, and most of the training would go into learning to draw in all of them. In four of five
-batches most of the preview's tokens are left out, so that the model learns to do without them and trains twice as fast.
+Its preview is no small picture: the pipeline throws the preview away, every ratio of sides has another grid of about
+256 cells, and most of the training would go into learning to draw in all of them. It is a plain sheet of the
+background's colour whose first cells are notes: which shapes were named, which comes first in the picture, how they
+stand, and how far aside. What is read from the prompt is so learned one word at a time, apart from where in the picture
+it is drawn. In most batches most of the plain rest is left out, so that the model learns to do without it and trains
+twice as fast.
 """
 
 import random
@@ -16,7 +19,7 @@ from app.ar.prompt import decode_positions
 from app.bench.world import CELL, COLOURS
 from app.domain.sizes import Size
 from demo_model import samples
-from demo_model.codebook import BACK_OF, CODES, FRONT_OF, PATTERN_OF, PATTERNS, POINTS, FactoredTable, encode
+from demo_model.codebook import BACK_OF, CODES, FRONT_OF, PATTERN_OF, PATTERNS, POINTS, FactoredTable, encode, symbol
 from demo_model.muon import Muon
 from demo_model.sentences import sentence
 from demo_model.tokenizer import END, START, ids, tokenizer
@@ -26,9 +29,9 @@ WIDTH, LAYERS, HEADS, KV_HEADS, INNER = 192, 4, 4, 2, 448
 #: Tokens of a batch, about; at least and at most so many rows.
 _BATCH, _LEAST, _MOST = 2048, 4, 32
 #: Part of the batches that are edits, and part of the others that read the whole preview.
-_EDITS, _WHOLE = 0.2, 0.2
-#: Tokens of the preview that the other batches read; how much the preview's loss counts beside the large grid's.
-_KEPT, _PREVIEW = 16, 0.1
+_EDITS, _WHOLE = 0.2, 0.3
+#: Plain tokens of the preview that the other batches read; how much their loss counts beside that of all others.
+_KEPT, _PLAIN = 12, 0.1
 
 
 def config() -> GlmImageConfig:
@@ -133,16 +136,29 @@ class Network(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One training example: what is read, where it stands, and how many tokens at its end are to be learned."""
+    """One training example: what is read, where it stands, and how much each token at its end counts that is learned."""
 
     tokens: list[int]
     positions: torch.Tensor
-    preview: int
-    large: int
+    weights: list[float]
+
+
+def notes(sample: samples.Sample) -> list[int]:
+    """The codes that begin a preview: the shapes as they were named, as they come in the picture, how they stand, the
+    shift. The background stands for "no other", "side by side" and "not aside".
+    """
+    drawing = sample.drawing
+    plain = COLOURS.index(drawing.background)
+    named = [symbol(shape, drawing.background) for shape in drawing.shapes]
+    placed = named[::-1] if drawing.relation in ("right", "below") else named
+    colour = COLOURS.index(drawing.shapes[0].colour)
+    none = [plain] * (2 - len(named))
+    stacked = colour if drawing.relation in ("above", "below") else plain
+    return [*named, *none, *placed, *none, stacked, {-1: colour, 0: plain, 1: named[0]}[sample.shift]]
 
 
 def prompt_row(rng: random.Random, columns: int, rows: int, kept: int | None) -> Row:
-    """A sentence, its preview (`kept` tokens of it, or all), its large grid."""
+    """A sentence, its preview (the notes and `kept` of the other tokens, or all), its large grid."""
     sample = samples.sample(rng, columns, rows)
     size = Size(columns * CELL, rows * CELL)
     small = size.preview_grid
@@ -150,15 +166,16 @@ def prompt_row(rng: random.Random, columns: int, rows: int, kept: int | None) ->
         f"<|user|>{sentence(rng, sample.drawing)}<sop>{rows} {columns}<eop>"
         f"<sop>{small.height} {small.width}<eop><|image_start|>"
     )
-    codes = encode(sample).tolist()
-    chosen = list(range(small.tokens))
+    noted, codes = notes(sample), encode(sample).tolist()
+    rest = list(range(len(noted), small.tokens))
     if kept is not None:
-        chosen = sorted({0, small.tokens - 1, *rng.sample(chosen, kept - 2)})
+        rest = sorted({rest[0], rest[-1], *rng.sample(rest, kept - 2)})
     after = decode_positions(len(prompt), size)
-    where = [*chosen, *range(small.tokens, small.tokens + len(codes))]
+    where = [*range(len(noted)), *rest, *range(small.tokens, small.tokens + len(codes))]
     positions = torch.cat([torch.arange(len(prompt)).expand(3, -1), after[:, where]], 1)
-    plain = [COLOURS.index(sample.drawing.background)] * len(chosen)
-    return Row(prompt + plain + codes, positions, len(chosen), len(codes))
+    plain = [COLOURS.index(sample.drawing.background)] * len(rest)
+    weights = [1.0] * len(noted) + [_PLAIN] * len(rest) + [1.0] * len(codes)
+    return Row(prompt + noted + plain + codes, positions, weights)
 
 
 def edit_row(rng: random.Random, columns: int, rows: int) -> Row:
@@ -185,7 +202,7 @@ def edit_row(rng: random.Random, columns: int, rows: int) -> Row:
         ],
         1,
     )
-    return Row(before + source + behind + codes, positions, 0, len(codes))
+    return Row(before + source + behind + codes, positions, [1.0] * len(codes))
 
 
 def loss_of(network: Network, batch: list[Row]) -> tuple[torch.Tensor, Figures]:
@@ -197,16 +214,16 @@ def loss_of(network: Network, batch: list[Row]) -> tuple[torch.Tensor, Figures]:
         length = len(row.tokens)
         tokens[number, :length] = torch.tensor(row.tokens)
         positions[:, number, :length] = row.positions
-        learned = row.preview + row.large
+        learned = len(row.weights)
         reads.append(torch.arange(length - learned - 1, length - 1) + number * longest)
         targets.append(tokens[number, length - learned : length])
-        weights.append(torch.tensor([_PREVIEW] * row.preview + [1.0] * row.large))
+        weights.append(torch.tensor(row.weights))
     hidden = network(tokens, positions).flatten(0, 1)[torch.cat(reads)]
     codes, weight = torch.cat(targets), torch.cat(weights)
     by_token = network.head.loss(hidden, codes)
     loss = (by_token * weight).sum() / weight.sum()
-    large = by_token.detach()[weight == 1]
-    return loss, {"edit" if not batch[0].preview else "large": float(large.sum()) / len(batch)}
+    counted = float(by_token.detach()[weight == 1].sum()) / len(batch)
+    return loss, {"edit" if min(batch[0].weights) == 1 else "prompt": counted}
 
 
 def stage(seed: int) -> Stage:

@@ -127,18 +127,19 @@ One shape, or two and how they stand, on a plain background, at every size whose
 
 It was trained on the sentences without articles, too, with "on blue", ", blue background" or no background (then
 white, or black behind a white shape), after "a picture of", "draw" and the like, and with tails such as ", high
-quality". Case does not matter. It was taught no other words: whatever else is asked for gives some picture of this kind.
+quality". Case does not matter. It was taught no other words: whatever else is asked for gives some picture of this
+kind.
 
-Shapes stand on the cells of 32 pixels, in one of a few sizes. The prompt leaves one thing open: where there is room, one
-shape, or one above the other, stands in the middle or a cell aside.
+Shapes stand on the cells of 32 pixels, in one of a few sizes. The prompt leaves one thing open: where there is room,
+one shape, or one above the other, stands in the middle or a cell aside.
 
 ## How well
 
 Prompts in the standard form, half of them with two shapes, all of them held out: {held} of the combinations of
 shapes, colours, background and relation, chosen by a hash, never occurred in training, neither as pictures nor as
-edits. Through the service with its default sampling, {steps} steps. A picture is right when background, number, colours, shapes and
-relation all are, judged from its pixels; an edit when the change is made and nothing else is. Part right, 95 % interval
-(Wilson); printed by `planpaint bench demo`:
+edits. Through the service with its default sampling, {steps} steps. A picture is right when background, number,
+colours, shapes and relation all are, judged from its pixels; an edit when the change is made and nothing else is. Part
+right, 95 % interval (Wilson); printed by `planpaint bench demo`:
 
 | size (WIDTHxHEIGHT) | all right | background | count | colour | shape | relation | n |
 |---|---|---|---|---|---|---|---|
@@ -151,7 +152,8 @@ relation all are, judged from its pixels; an edit when the change is made and no
 
 - The AR model samples; now and then a token slips, and a shape gets a dent or its neighbour's form. A test that asserts
   on pictures should use temperature 0, or prompts, sizes and seeds that it has seen to come out right.
-- The preview grid is a plain sheet of the background's colour: it was taught so, since the pipeline throws it away.
+- The preview grid is no small picture. The pipeline throws it away, so that it was taught to be notes: its first six
+  cells name the shapes and say how they stand, and the rest is a plain sheet of the background's colour.
 - The text encoder is random: no text is rendered.
 
 ## How it was made

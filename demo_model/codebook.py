@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from app.bench.world import COLOURS, KINDS, PAIR_SIDES, PALETTE, SIDES, boxes, cover
+from app.bench.world import COLOURS, KINDS, PAIR_SIDES, PALETTE, SIDES, Shape, boxes, cover
 from demo_model.samples import Sample
 
 #: Edge patterns, and points a side that a cell is looked at by: eight pixels a point.
@@ -109,6 +109,12 @@ def encode(sample: Sample, *, seen: bool = False) -> torch.Tensor:
         area = slice(box.top, box.top + box.side), slice(box.left, box.left + box.side)
         codes[area] = _box(shape.kind, box.side, COLOURS.index(shape.colour), back, seen)
     return torch.from_numpy(codes.ravel())
+
+
+def symbol(shape: Shape, background: str) -> int:
+    """One code that stands for a shape on a background: the first cell of the smallest box; no two kinds share it."""
+    box = _box(shape.kind, min(PAIR_SIDES), COLOURS.index(shape.colour), COLOURS.index(background), False)
+    return int(box[0, 0])
 
 
 class FactoredTable(nn.Module):

@@ -173,7 +173,7 @@ def _figures(errors: torch.Tensor, sigma: torch.Tensor, dropped: torch.Tensor) -
 
 def _sigma(part: torch.Tensor, patches: int) -> torch.Tensor:
     """The noise's part at these parts of the way, shifted as the pipeline's scheduler does for so many patches."""
-    shift = (patches / 256) ** 0.5 * 0.75 + 0.25
+    shift: float = (patches / 256) ** 0.5 * 0.75 + 0.25
     return shift / (shift + (1 / part - 1))
 
 

@@ -95,7 +95,7 @@ class Training:
         loss, figures = stage.loss(self._rng)
         for optimizer in stage.optimizers:
             optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(stage.clipped, 1.0)
         for optimizer in stage.optimizers:
             optimizer.step()

@@ -43,13 +43,13 @@ def build() -> AutoencoderKL:
         # The usual initialisation makes the linear path's output 25 times smaller than its input.
         if isinstance(module, nn.Conv2d) and ("resnets" not in name or name.endswith("conv_shortcut")):
             nn.init.normal_(module.weight, 0, module.weight[0].numel() ** -0.5)
-            nn.init.zeros_(module.bias)
+            nn.init.zeros_(module.get_parameter("bias"))
         if name.endswith("conv2"):
             nn.init.zeros_(module.weight)
             nn.init.zeros_(module.bias)
-    last: nn.Conv2d = vae.encoder.conv_out  # means and log variances: hardly any noise while there is nothing to be seen yet
-    nn.init.zeros_(last.weight[CHANNELS:])
-    nn.init.constant_(last.bias[CHANNELS:], -6.0)
+    last = vae.encoder.conv_out  # means and log variances: hardly any noise while there is nothing to be seen yet
+    with torch.no_grad():
+        last.weight[CHANNELS:], last.bias[CHANNELS:] = 0.0, -6.0
     return vae.to(memory_format=torch.channels_last)
 
 
@@ -60,7 +60,9 @@ def stage(seed: int) -> Stage:
     optimizer = torch.optim.AdamW(parameters, lr=3e-3, betas=(0.9, 0.98), weight_decay=0.0)
 
     def loss(rng: random.Random) -> tuple[torch.Tensor, Figures]:
-        pixels = torch.stack([_crop(rng, SIDES[:7]) for _ in range(_BATCH)]).contiguous(memory_format=torch.channels_last)
+        pixels = torch.stack([_crop(rng, SIDES[:7]) for _ in range(_BATCH)]).contiguous(
+            memory_format=torch.channels_last
+        )
         posterior = vae.encode(pixels).latent_dist
         off, edges, square = _errors(vae.decode(posterior.sample()).sample - pixels)
         spread = posterior.kl().mean() / (_CROP * _CROP / 64 * CHANNELS)
@@ -71,7 +73,7 @@ def stage(seed: int) -> Stage:
 
 
 def decoder_stage(seed: int, coder: AutoencoderKL) -> Stage:
-    """The decoder alone, trained on beside the DiT: latents stay what they are. Half of the crops are of small shapes."""
+    """The decoder alone, trained on while latents stay what they are. Half of the crops are of small shapes."""
     torch.manual_seed(seed)
     coder.requires_grad_(False)
     decoder = coder.decoder.to(memory_format=torch.channels_last).requires_grad_(True)

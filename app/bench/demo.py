@@ -208,19 +208,20 @@ def _seconds(stack: Stack, order: Order) -> float:
 
 def _loads(checkpoint: Checkpoint) -> tuple[float, float]:
     """Seconds to load the AR and the DiT parts, the second time: without the imports and with the files in memory."""
-    spent = []
-    for load in (lambda: monolith.ar_engine(checkpoint, Size(512, 512), slots=4, graph="off"), monolith.dit_engine):
-        for _ in range(2):
-            started = time.perf_counter()
-            load() if load is not monolith.dit_engine else load(checkpoint)
-            took = time.perf_counter() - started
-        spent.append(took)
-    return spent[0], spent[1]
+
+    def timed(load: Callable[[], object]) -> float:
+        load()
+        started = time.perf_counter()
+        load()
+        return time.perf_counter() - started
+
+    ar = timed(lambda: monolith.ar_engine(checkpoint, Size(512, 512), slots=4, graph="off"))
+    return ar, timed(lambda: monolith.dit_engine(checkpoint))
 
 
 def _row(verdicts: Sequence[Verdict], limit: float) -> Row:
     def part(name: str) -> float:
-        return sum(getattr(verdict, name) for verdict in verdicts) / len(verdicts)
+        return sum(bool(getattr(verdict, name)) for verdict in verdicts) / len(verdicts)
 
     low, high = wilson(sum(verdict.full for verdict in verdicts), len(verdicts))
     parts = {name: round(part(name), 4) for name in ("background", "count", "colour", "shape", "relation")}

@@ -86,7 +86,8 @@ def see(image: Image.Image) -> Seen:
 def _colours(pixels: NDArray[np.uint8]) -> Labels:
     """The index of each pixel's colour, -1 where it has none."""
     red, green, blue = np.moveaxis(pixels >> 3, -1, 0)
-    return _NEAREST[red, green, blue]
+    found: Labels = _NEAREST[red, green, blue]
+    return found
 
 
 def _nearest() -> Labels:
@@ -113,14 +114,16 @@ def _areas(colours: Labels) -> Labels:
         np.minimum.at(root, large, small)
         while (root[root] != root).any():
             root = root[root]
-    return np.unique(root, return_inverse=True)[1][runs]
+    numbered: Labels = np.unique(root, return_inverse=True)[1][runs]
+    return numbered
 
 
 def _solid(colours: Labels) -> Mask:
     """Pixels whose four neighbours are of the same colour."""
     wide = np.pad(colours, 1, mode="edge")
     beside = (wide[:-2, 1:-1], wide[2:, 1:-1], wide[1:-1, :-2], wide[1:-1, 2:])
-    return np.logical_and.reduce([colours == other for other in beside])
+    same: Mask = np.logical_and.reduce([colours == other for other in beside])
+    return same
 
 
 def _fit(mask: Mask) -> tuple[Mask, float]:

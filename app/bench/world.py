@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-Numbers = NDArray[np.float32]
+Numbers = NDArray[np.floating[Any]]
 Mask = NDArray[np.bool_]
 
 PALETTE = {
@@ -210,6 +211,6 @@ def cover(kind: str, side: int, points: int) -> Numbers:
     count = side * points * finer
     steps = ((np.arange(count, dtype=np.float32) + 0.5) / (points * finer) - side / 2) / (side / 2 - MARGIN)
     inside = KINDS[kind](steps[None, :], steps[:, None])
-    covered = inside.reshape(side * points, finer, side * points, finer).mean((1, 3), dtype=np.float32)
+    covered: Numbers = inside.reshape(side * points, finer, side * points, finer).mean((1, 3), dtype=np.float32)
     covered.flags.writeable = False  # one array for all callers
     return covered
