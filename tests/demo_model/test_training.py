@@ -28,7 +28,7 @@ from demo_model.training import weights
 from tests.ar.plans import finish
 
 CPU = torch.device("cpu")
-STEPS = {"vae": 20, "ar": 20, "dit": 20}
+STEPS = {"vae": 16, "decoder": 4, "ar": 8, "dit": 8}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,7 +37,7 @@ def small():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "_LOG", 5)
+        patch.setattr(loop, "_LOG", 2)
         patch.setattr(vae, "_BATCH", 2)
         patch.setattr(vae, "_MEASURED", 4)
         patch.setattr(ar, "_BATCH", 256)
@@ -59,7 +59,7 @@ def trained(tmp_path_factory):
     for name, steps in STEPS.items():
         stage = training(name, folder)
         stage.run(0, steps)
-        stage.cool(5)
+        stage.cool(2)
     return folder
 
 
@@ -69,7 +69,7 @@ def checkpoint(trained):
     return Checkpoint(trained / "checkpoint")
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", ["vae", "ar", "dit"])
 def test_the_loss_falls(name, trained):
     first, *_, last = (json.loads(line) for line in (trained / f"{name}.jsonl").read_text("utf-8").splitlines())
     assert last["loss"] < first["loss"]
@@ -79,23 +79,23 @@ def test_the_loss_falls(name, trained):
 @pytest.mark.parametrize("name", ["ar", "dit"])
 def test_an_interrupted_training_ends_with_the_same_weights(name, trained, tmp_path):
     """Interrupted in both parts of the schedule, and asked to cool once too early."""
-    for part in (4, 2, 6):
+    for part in (2, 1, 3):
         half = tmp_path / "interrupted"
         half.mkdir(exist_ok=True)
         (half / "vae-cooling.pt").write_bytes((trained / "vae-cooling.pt").read_bytes())
         stage = training(name, half)
         stage.run(0, part)
-        stage.cool(2)
+        stage.cool(1)
     whole = tmp_path / "whole"
     whole.mkdir()
     (whole / "vae-cooling.pt").write_bytes((trained / "vae-cooling.pt").read_bytes())
     stage = training(name, whole)
-    stage.run(0, 6)
-    stage.cool(2)
+    stage.run(0, 3)
+    stage.cool(1)
     states = [torch.load(folder / f"{name}-{part}.pt", weights_only=True) for folder in (half, whole) for part in PARTS]
     for interrupted, straight in zip(states[:2], states[2:], strict=True):
         assert all(torch.equal(value, straight["model"][key]) for key, value in interrupted["model"].items())
-        assert interrupted["steps"] == straight["steps"] == 6
+        assert interrupted["steps"] == straight["steps"] == 3
 
 
 PARTS = ("state", "cooling")
