@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo up test api-fuzz loadtest chaos check audit fix bench lock clean
+.PHONY: install demo demo-model up test api-fuzz loadtest chaos check audit fix bench lock clean
 
 install: $(STAMP)
 
@@ -20,6 +20,10 @@ $(STAMP): pyproject.toml requirements.lock
 
 demo: $(STAMP)
 	$(BIN)/planpaint demo
+
+# Hours on two cores; goes on where it was interrupted. What it makes lies in out/demo-model/checkpoint.
+demo-model: $(STAMP)
+	$(BIN)/python -m demo_model make
 
 up: $(STAMP)
 	$(BIN)/planpaint up
@@ -41,8 +45,8 @@ chaos: $(STAMP)
 	$(BIN)/python -m pytest -m "chaos or not chaos" --timeout 1800 -rP tests/chaos
 
 check: $(STAMP)
-	$(BIN)/ruff format --check app api workers loadtest tests
-	$(BIN)/ruff check app api workers loadtest tests
+	$(BIN)/ruff format --check app api workers demo_model loadtest tests
+	$(BIN)/ruff check app api workers demo_model loadtest tests
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layers.py
 
@@ -52,8 +56,8 @@ audit: $(STAMP)
 	$(BIN)/python .ci/audit.py $(BIN)/uv requirements.lock
 
 fix: $(STAMP)
-	$(BIN)/ruff format app api workers loadtest tests
-	$(BIN)/ruff check --fix app api workers loadtest tests
+	$(BIN)/ruff format app api workers demo_model loadtest tests
+	$(BIN)/ruff check --fix app api workers demo_model loadtest tests
 
 bench: $(STAMP)
 	$(BIN)/planpaint bench ar

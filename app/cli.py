@@ -12,7 +12,7 @@ import click
 
 from api.prompts import PromptLimit
 from app import __version__, logs, settings, wiring
-from app.checkpoint import AR_PARTS, DIT_PARTS, Checkpoint
+from app.checkpoint import AR_PARTS, DEMO, DIT_PARTS, Checkpoint
 from app.commands.check import check
 from app.commands.dead import dead
 from app.commands.drain import drain
@@ -278,6 +278,32 @@ def bench_serve(as_json: bool) -> None:
 
     raise_on_signals()
     sys.exit(module.run(as_json))
+
+
+@bench.command("demo")
+@click.option("--json", "as_json", is_flag=True, help="end with one JSON object")
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=DEMO,
+    help="default: the packaged one",
+)
+@click.option(
+    "--prompts", type=click.IntRange(1, 10_000), default=100, show_default=True, help="held-out prompts a row"
+)
+@click.option("--row", "rows", multiple=True, help="only this row, such as 256x256, any or edits; may be repeated")
+@click.option("--sheet", type=click.Path(path_type=Path, dir_okay=False), help="write a contact sheet")
+def bench_demo(as_json: bool, checkpoint: Path, prompts: int, rows: tuple[str, ...], sheet: Path | None) -> None:
+    """How much of what the demo checkpoint is asked for it draws right, judged from the pixels."""
+    from app.bench import demo as module
+
+    if unknown := set(rows) - set(module.ROWS):
+        raise click.BadParameter(f"no such row: {', '.join(sorted(unknown))}; there are {', '.join(module.ROWS)}")
+    raise_on_signals()
+    result = module.run(checkpoint, prompts, rows or tuple(module.ROWS), sheet, click.echo)
+    if as_json:
+        click.echo(module.as_json(result))
+    sys.exit(1 if result.missed() else 0)
 
 
 @bench.command("api")

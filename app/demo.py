@@ -7,13 +7,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from PIL import Image, ImageDraw
+from PIL import Image
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
 from app.launcher.ports import free_ports
 from app.launcher.stack import Stack, direct
+from app.sheet import sheet
 
 #: What the demo checkpoint draws well. Sizes are WIDTHxHEIGHT.
 JOBS: tuple[dict[str, Any], ...] = (
@@ -27,8 +28,6 @@ JOBS: tuple[dict[str, Any], ...] = (
 STEPS = 12
 #: The demo gives up after this long, seconds.
 LIMIT_S = 300.0
-_TILE = 256
-_CAPTION = 34
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def run(out: Path) -> bool:
     console.print(_table(pictures))
     wanted: int = sum(request.get("n", 1) for request in JOBS)
     if pictures:
-        _sheet(pictures, out / "sheet.png")
+        _contact_sheet(pictures).save(out / "sheet.png")
         console.print(f"contact sheet: {out / 'sheet.png'}")
     for job in jobs:
         for image in job["images"]:
@@ -134,18 +133,9 @@ def _table(pictures: list[Picture]) -> Table:
     return table
 
 
-def _sheet(pictures: list[Picture], file: Path) -> None:
-    """All pictures with their prompts, four in a row."""
-    columns = 4
-    rows = -(-len(pictures) // columns)
-    sheet = Image.new("RGB", (columns * (_TILE + 8), rows * (_TILE + _CAPTION)), "white")
-    pen = ImageDraw.Draw(sheet)
-    for number, picture in enumerate(pictures):
-        x, y = number % columns * (_TILE + 8) + 4, number // columns * (_TILE + _CAPTION) + 4
+def _contact_sheet(pictures: list[Picture]) -> Image.Image:
+    shown = []
+    for picture in pictures:
         with Image.open(picture.file) as image:
-            image.thumbnail((_TILE, _TILE))
-            sheet.paste(image, (x + (_TILE - image.width) // 2, y + (_TILE - image.height) // 2))
-        words, half = picture.prompt, 42
-        cut = words.rfind(" ", 0, half) if len(words) > half else len(words)
-        pen.multiline_text((x, y + _TILE + 1), f"{words[:cut]}\n{words[cut:].strip()}", fill="black", font_size=11)
-    sheet.save(file)
+            shown.append((picture.prompt, image.convert("RGB")))
+    return sheet(shown, columns=4)

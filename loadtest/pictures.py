@@ -12,7 +12,7 @@ from loadtest.checks import CheckFailed, expect, same
 from loadtest.orders import Order
 
 if TYPE_CHECKING:
-    from tests.pictures import Verdict
+    from app.bench.judge import Verdict
 
 #: EXIF tag ImageDescription, where JPEG and WebP hold what a picture was made from.
 _DESCRIPTION = 0x010E
@@ -42,7 +42,7 @@ def check_file(order: Order, job_id: str, image: dict[str, Any], content_type: s
 
 def load_judge() -> Callable[[str, Image.Image], "Verdict"]:
     """The judge of a picture by its prompt. It knows what the demo checkpoint draws, and needs NumPy."""
-    from tests.pictures import judge
+    from app.bench.judge import judge
 
     return judge
 

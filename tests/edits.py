@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 from PIL import Image
 
-from tests.pictures import Drawing, Shape, draw
+from app.bench.judge import Drawing, Shape, draw
 
 
 def drawn(width, height):

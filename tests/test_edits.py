@@ -7,13 +7,13 @@ from PIL import Image
 
 from app.ar.engine import ArEngine
 from app.ar.request import ArRequest
+from app.bench.judge import Drawing, Shape, draw, judge
 from app.dit.engine import DitEngine
 from app.dit.request import PaintRequest
 from app.domain.sizes import Size
 from app.pictures import Bounds, prepare
 from tests.ar.plans import finish
 from tests.edits import drawn, noise, smallest_shim
-from tests.pictures import Drawing, Shape, draw, judge
 
 torch.set_num_threads(1)  # the matrices are too small to share, and tests may run side by side
 

@@ -23,6 +23,7 @@ FLOORS = {
     "app.outbound": 1,
     "app.decode": 1,
     "app.ranks": 1,
+    "app.sheet": 1,
     "app.devices": 1,
     "app.bench": 6,
     "app.store": 2,
@@ -87,6 +88,9 @@ def _imports(path: Path) -> set[str]:
 
 MODULES = {_module(path): _imports(path) for top in ("app", "api", "workers") for path in (ROOT / top).rglob("*.py")}
 OURS = ("app", "api", "workers")
+#: Stands outside: nothing of the service may know it, and it may know the world, the sizes and the prompts alone.
+TRAINER = {_module(path): _imports(path) for path in (ROOT / "demo_model").rglob("*.py")}
+TRAINER_MAY_USE = ("app.bench.", "app.domain.sizes.", "app.ar.prompt.")
 
 
 def violations(modules: dict[str, set[str]]) -> list[str]:
@@ -111,6 +115,20 @@ def violations(modules: dict[str, set[str]]) -> list[str]:
 
 def test_imports_go_down_only():
     assert violations(MODULES) == []
+
+
+def strangers(service: dict[str, set[str]], trainer: dict[str, set[str]]) -> list[str]:
+    found = [f"{m} imports {n}" for m, names in service.items() for n in names if n.startswith("demo_model")]
+    for module, names in trainer.items():
+        ours = [name for name in names if name.split(".")[0] in OURS]
+        found += [f"{module} imports {name}" for name in ours if not name.startswith(TRAINER_MAY_USE)]
+    return found
+
+
+def test_the_demo_model_is_trained_outside_of_the_service():
+    assert strangers(MODULES, TRAINER) == []
+    assert strangers({"app.demo": {"demo_model.card.text"}}, {})
+    assert strangers({}, {"demo_model.ar": {"app.ar.engine.ArEngine"}})
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`planpaint up` as a user runs it, and what tests do to it: submit, wait, kill by pid."""
 
+import io
 import os
 import signal
 import subprocess
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import requests
+from PIL import Image
 
+from app.bench.judge import judge
 from app.launcher.ports import free_ports
 from tests.servers import wait_until
 
@@ -88,6 +91,15 @@ class RunningStack:
         answer = requests.get(f"{self.url}/v1/jobs/{job['id']}/images/{index}/content", timeout=10)
         assert answer.status_code == 200, answer.text
         return answer.content
+
+    def check_pictures(self, *jobs: dict[str, Any]) -> None:
+        """Every picture that the jobs have shows what its own prompt says."""
+        for job in jobs:
+            for image in job["images"]:
+                if image["status"] == "succeeded":
+                    picture = Image.open(io.BytesIO(self.picture(job, image["index"])))
+                    verdict = judge(job["parameters"]["prompt"], picture)
+                    assert verdict.full, f"{job['id']} image {image['index']}: {verdict.explain()}"
 
     def workers(self, role: str) -> list[dict[str, Any]]:
         answer = requests.get(f"{self.url}/v1/workers", timeout=10)

@@ -13,6 +13,7 @@ import pytest
 
 from app.checkpoint import DEMO
 from app.launcher.child import EX_CONFIG
+from loadtest.orders import SURE
 from tests.integration.stack import RunningStack, alive
 from tests.servers import wait_until
 
@@ -25,7 +26,7 @@ def test_stop_is_clean_and_the_next_start_resumes_unfinished_jobs(tmp_path):
     first = RunningStack(tmp_path / "data")
     try:
         first.wait_ready()
-        jobs = [first.submit(size="128x128", steps=30, seed=index)["id"] for index in range(3)]
+        jobs = [first.submit(SURE[index], temperature=0, steps=30)["id"] for index in range(3)]
         wait_until(lambda: first.get(jobs[0])["images"][0]["stage"] == "dit", timeout=60, what="painting")
         pids = list(first.children())
         assert len(pids) == 7
@@ -42,7 +43,7 @@ def test_stop_is_clean_and_the_next_start_resumes_unfinished_jobs(tmp_path):
         second.wait_ready()
         done = second.wait_done(*jobs)
         assert [job["status"] for job in done] == ["succeeded"] * 3
-        assert all(len(second.picture(job)) > 0 for job in done)
+        second.check_pictures(*done)
         assert all(image["attempts"]["ar"] == 1 for job in done for image in job["images"])
     finally:
         second.stop()

@@ -9,8 +9,8 @@ from typing import Any
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from app.bench.judge import draw, parse
 from loadtest.orders import SEED_LIMIT, Order
-from tests.pictures import draw, parse
 
 JOB_ID = "job_" + "5" * 32
 #: Two pictures of 256x256; the second one's seed begins again at 0.

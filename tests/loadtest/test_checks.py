@@ -6,11 +6,11 @@ from io import BytesIO
 
 import pytest
 
+from app.bench.world import draw, parse
 from loadtest import checks, pictures
 from loadtest.checks import CheckFailed
 from loadtest.event_log import EventLog, check_progress
 from loadtest.orders import OrderBook
-from tests.drawings import draw, parse
 from tests.loadtest.made import JOB_ID, ORDER, file_of, image_of, job_of, log_of, quiet
 
 ODD = "a yellow square on a blue background"

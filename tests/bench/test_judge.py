@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageChops
 
-from tests.drawings import COLOURS, KINDS, PALETTE, RELATIONS
-from tests.pictures import Drawing, Shape, Verdict, draw, judge, parse, see
+from app.bench.edits import random_change
+from app.bench.judge import Drawing, Shape, Verdict, draw, judge, judge_edit, parse, see
+from app.bench.world import COLOURS, KINDS, PALETTE, RELATIONS, random_drawing
 
-SIZES = [(256, 256), (128, 128), (384, 256), (256, 384)]
+SIZES = [(256, 256), (128, 128), (384, 256), (256, 384), (320, 320), (512, 512), (160, 480)]
 FIELDS = {"background", "count", "colour", "shape", "relation"}
 
 CIRCLE = Drawing("blue", (Shape("red", "circle"),))
@@ -83,14 +84,14 @@ def test_a_prompt_that_cannot_be_judged_is_refused(prompt: str) -> None:
 
 def test_every_single_shape_in_every_colour_on_every_background_is_accepted() -> None:
     for index, drawing in enumerate(single_drawings()):
-        verdict = judge(drawing.prompt, draw(drawing, (128, 128), shift=(-2, 0, 2)[index % 3]))
+        verdict = judge(drawing.prompt, draw(drawing, (128, 128), shift=(-1, 0, 1)[index % 3]))
         assert verdict.full, verdict.explain()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", SIZES)
 def test_single_shapes_are_accepted_at_every_size(size: tuple[int, int], kind: str) -> None:
-    for shift in (-2, 0, 2):
+    for shift in (-1, 0, 1):
         verdict = judge(f"a red {kind} on a blue background", draw(Drawing("blue", (Shape("red", kind),)), size, shift))
         assert verdict.full, verdict.explain()
 
@@ -101,7 +102,7 @@ def test_pairs_in_every_relation_are_accepted(size: tuple[int, int], relation: s
     rng = random.Random(f"{size}{relation}")
     for _ in range(8):
         drawing = random_pair(rng, relation)
-        shift = 0 if relation in ("left", "right") else rng.choice((-2, 0, 2))
+        shift = 0 if relation in ("left", "right") else rng.choice((-1, 0, 1))
         verdict = judge(drawing.prompt, draw(drawing, size, shift))
         assert verdict.full, verdict.explain()
 
@@ -206,3 +207,49 @@ def test_bodies_are_seen_largest_first_with_their_places() -> None:
         ("green", "square", 0.25),
         ("yellow", "star", 0.75),
     ]
+
+
+# --- edits
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_an_edit_that_is_done_is_accepted_and_every_other_is_not(size: tuple[int, int]) -> None:
+    rng = random.Random(str(size))
+    for _ in range(4):
+        source = random_drawing(rng, 0.5)
+        change = random_change(rng, source)
+        before, after = draw(source, size), draw(change.applied(source), size)
+        assert judge_edit(before, str(change), after).full
+        assert not judge_edit(before, str(change), before).full
+        others = {colour for colour in COLOURS if colour not in (change.colour, source.background)}
+        another = replace(change, colour=rng.choice(sorted(others - {s.colour for s in source.shapes})))
+        assert not judge_edit(before, str(change), draw(another.applied(source), size)).full
+
+
+def test_what_an_edit_did_besides_is_found() -> None:
+    before = draw(PAIR, (256, 256))
+    green, yellow = PAIR.shapes
+    blue = replace(green, colour="blue")
+    done = replace(PAIR, shapes=(blue, yellow))
+    assert judge_edit(before, "make the square blue", draw(done, (256, 256))).full
+    made = {
+        "background": replace(done, background="black"),
+        "colour": replace(done, shapes=(blue, replace(yellow, colour="red"))),
+        "shape": replace(done, shapes=(blue, replace(yellow, kind="ring"))),
+    }
+    for field, drawing in made.items():
+        assert wrong(judge_edit(before, "make the square blue", draw(drawing, (256, 256)))) == {field}
+    moved = ImageChops.offset(draw(done, (256, 256)), 0, 40)
+    assert wrong(judge_edit(before, "make the square blue", moved)) == {"relation"}
+    assert "count" in wrong(judge_edit(before, "make the square blue", draw(CIRCLE, (256, 256))))
+
+
+@pytest.mark.parametrize("instruction", ["", "make the cat green", "make it green", "make the circle pink"])
+def test_an_instruction_that_cannot_be_judged_is_refused(instruction: str) -> None:
+    with pytest.raises(ValueError):
+        judge_edit(draw(CIRCLE, (128, 128)), instruction, draw(CIRCLE, (128, 128)))
+
+
+def test_an_edit_of_what_is_not_there_cannot_be_judged() -> None:
+    with pytest.raises(ValueError, match="does not show"):
+        judge_edit(draw(CIRCLE, (128, 128)), "make the star green", draw(CIRCLE, (128, 128)))

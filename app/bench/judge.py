@@ -3,15 +3,16 @@
 It knows nothing of how a picture was made, so it takes the model's pictures, reference drawings and garbage alike.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests.drawings import COLOURS, KINDS, PALETTE, Drawing, Mask, Shape, draw, parse
+from app.bench.edits import parse_change
+from app.bench.world import COLOURS, KINDS, PALETTE, Drawing, Mask, Shape, draw, parse
 
-__all__ = ["Body", "Drawing", "Seen", "Shape", "Verdict", "draw", "judge", "parse", "see"]
+__all__ = ["Body", "Drawing", "Seen", "Shape", "Verdict", "draw", "judge", "judge_edit", "parse", "see"]
 
 Labels = NDArray[np.intp]
 
@@ -28,6 +29,8 @@ SOLID = 0.5
 #: Overlap with a shape's template (intersection over union) that makes that shape, its lead over the next best
 #: template's (half a circle on half a square is neither), and the stretch that is still let pass.
 LIKENESS, LEAD, STRETCH = 0.7, 0.05, 1.3
+#: How far, in picture sides, a shape may have moved in an edit that is not about its place.
+STAYS = 0.1
 #: How far apart, in picture sides, two shapes are for one to be left of or above the other.
 APART = 0.2
 
@@ -83,7 +86,8 @@ def see(image: Image.Image) -> Seen:
 def _colours(pixels: NDArray[np.uint8]) -> Labels:
     """The index of each pixel's colour, -1 where it has none."""
     red, green, blue = np.moveaxis(pixels >> 3, -1, 0)
-    return _NEAREST[red, green, blue]
+    found: Labels = _NEAREST[red, green, blue]
+    return found
 
 
 def _nearest() -> Labels:
@@ -110,14 +114,16 @@ def _areas(colours: Labels) -> Labels:
         np.minimum.at(root, large, small)
         while (root[root] != root).any():
             root = root[root]
-    return np.unique(root, return_inverse=True)[1][runs]
+    numbered: Labels = np.unique(root, return_inverse=True)[1][runs]
+    return numbered
 
 
 def _solid(colours: Labels) -> Mask:
     """Pixels whose four neighbours are of the same colour."""
     wide = np.pad(colours, 1, mode="edge")
     beside = (wide[:-2, 1:-1], wide[2:, 1:-1], wide[1:-1, :-2], wide[1:-1, 2:])
-    return np.logical_and.reduce([colours == other for other in beside])
+    same: Mask = np.logical_and.reduce([colours == other for other in beside])
+    return same
 
 
 def _fit(mask: Mask) -> tuple[Mask, float]:
@@ -167,6 +173,7 @@ class Verdict:
         return self.background and self.count and self.colour and self.shape and self.relation
 
     def explain(self) -> str:
+        """Prompt, what is wrong, and what is there instead, in one sentence."""
         wrong = [n for n in ("background", "count", "colour", "shape", "relation") if not getattr(self, n)]
         return f"asked for {self.prompt!r}; wrong: {', '.join(wrong) or 'nothing'}; seen: {self.seen}"
 
@@ -188,6 +195,40 @@ def judge(prompt: str, image: Image.Image) -> Verdict:
         shape=count and all(body.kind == shape.kind for body, shape in pairs),
         relation=count and relation,
     )
+
+
+def judge_edit(source: Image.Image, instruction: str, image: Image.Image) -> Verdict:
+    """Judge what came of an edit from the pixels of both pictures: the change is made, all else is as it was.
+
+    `relation` says whether everything stands where it stood. Raises ValueError for an instruction that is no change of
+    colour, and for a source in which what it names cannot be seen.
+    """
+    change, before, after = parse_change(instruction), see(source), see(image)
+    wanted = [replace(body, colour=change.colour) if body.kind == change.what else body for body in before.bodies]
+    background = change.colour if change.what == "background" else before.background
+    if background is None or (change.what != "background" and wanted == list(before.bodies)):
+        raise ValueError(f"the source does not show what {instruction!r} is about: {before}")
+    count = len(after.bodies) == len(wanted)
+    pairs = _matched(list(after.bodies), wanted) if count else []
+    return Verdict(
+        prompt=instruction,
+        seen=after,
+        background=after.background == background,
+        count=count,
+        colour=count and all(body.colour == want.colour for body, want in pairs),
+        shape=count and all(body.kind == want.kind for body, want in pairs),
+        relation=count and all(max(abs(b.x - w.x), abs(b.y - w.y)) < STAYS for b, w in pairs),
+    )
+
+
+def _matched(bodies: list[Body], wanted: list[Body]) -> list[tuple[Body, Body]]:
+    """Every wanted body with the nearest one that is left."""
+    left, pairs = list(bodies), []
+    for want in wanted:
+        nearest = min(left, key=lambda body: abs(body.x - want.x) + abs(body.y - want.y))
+        left.remove(nearest)
+        pairs.append((nearest, want))
+    return pairs
 
 
 def _ordered(bodies: list[Body], wanted: Drawing) -> tuple[list[Body], bool]:

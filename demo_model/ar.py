@@ -1,0 +1,254 @@
+"""The AR model: from a sentence and a size, or a picture and what to change, to the codes of the large grid.
+
+Its preview is no small picture: the pipeline throws the preview away, every ratio of sides has another grid of about
+256 cells, and most of the training would go into learning to draw in all of them. It is a plain sheet of the
+background's colour whose first cells are notes: which shapes were named, which comes first in the picture, how they
+stand, and how far aside. What is read from the prompt is so learned one word at a time, apart from where in the picture
+it is drawn. In most batches most of the plain rest is left out, so that the model learns to do without it and trains
+twice as fast.
+"""
+
+import random
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import GlmImageConfig, GlmImageForConditionalGeneration
+
+from app.ar.prompt import decode_positions
+from app.bench.world import CELL, COLOURS
+from app.domain.sizes import Size
+from demo_model import samples
+from demo_model.codebook import BACK_OF, CODES, FRONT_OF, PATTERN_OF, PATTERNS, POINTS, FactoredTable, encode, symbol
+from demo_model.muon import Muon
+from demo_model.sentences import sentence
+from demo_model.tokenizer import END, START, ids, tokenizer
+from demo_model.training import Figures, Stage
+
+WIDTH, LAYERS, HEADS, KV_HEADS, INNER = 192, 4, 4, 2, 448
+#: Tokens of a batch, about; at least and at most so many rows.
+_BATCH, _LEAST, _MOST = 2048, 4, 32
+#: Part of the batches that are edits, and part of the others that read the whole preview.
+_EDITS, _WHOLE = 0.2, 0.3
+#: Plain tokens of the preview that the other batches read; how much their loss counts beside that of all others.
+_KEPT, _PLAIN = 12, 0.1
+
+
+def config() -> GlmImageConfig:
+    """Turns of the rotary positions: both axes have quick and slow ones, all short enough for pictures of 16 cells."""
+    known = tokenizer()
+    text = {
+        "vocab_size": len(known),
+        "hidden_size": WIDTH,
+        "intermediate_size": INNER,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "pad_token_id": known.pad_token_id,
+        "eos_token_id": END,
+        "vision_vocab_size": CODES + 2,
+        "max_position_embeddings": 4096,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10.0,
+            "mrope_section": [1, 3, 3, 1, 5, 5],
+            "partial_rotary_factor": 0.75,
+        },
+    }
+    vision = {"depth": 0, "num_heads": 2, "intermediate_size": 16, "patch_size": 16, "image_size": 16}
+    numbers = POINTS * POINTS * 3
+    return GlmImageConfig(
+        text_config=text,
+        vision_config={**vision, "hidden_size": numbers},
+        vq_config={"embed_dim": numbers + 1, "num_embeddings": CODES, "latent_channels": numbers},
+        image_token_id=known.convert_tokens_to_ids("<|image|>"),
+        image_start_token_id=START,
+        image_end_token_id=END,
+    )
+
+
+class Embedding(nn.Module):
+    """Codes by their parts, words from a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes = FactoredTable(WIDTH, 0.3)
+        self.words = nn.Parameter(torch.randn(len(tokenizer()) - CODES, WIDTH) * 0.5)
+
+    def rows(self) -> torch.Tensor:
+        return torch.cat([self.codes.rows(), self.words])
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        word = tokens >= CODES
+        codes = self.codes(tokens.clamp(max=CODES - 1))
+        words = nn.functional.embedding((tokens - CODES).clamp(min=0), self.words)
+        return torch.where(word[..., None], words, codes)
+
+
+class Head(nn.Module):
+    """The output head by parts. Its softmax is that of the whole table, computed without making the table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = nn.Parameter(torch.randn(len(COLOURS), WIDTH) * 0.02)
+        self.pattern = nn.Parameter(torch.randn(PATTERNS, WIDTH) * 0.02)
+        self.front = nn.Parameter(torch.randn(len(COLOURS), WIDTH) * 0.02)
+        self.back = nn.Parameter(torch.randn(len(COLOURS), WIDTH) * 0.02)
+
+    def rows(self) -> torch.Tensor:
+        """[CODES + 2, WIDTH]; nothing for the start and the end, which are never drawn."""
+        edges = slice(len(COLOURS), None)
+        made = self.pattern[PATTERN_OF[edges]] + self.front[FRONT_OF[edges]] + self.back[BACK_OF[edges]]
+        return torch.cat([self.plain, made, torch.zeros(2, WIDTH)])
+
+    def loss(self, hidden: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        """Cross entropy by token; `hidden` [n, WIDTH], `codes` [n]."""
+        plain, pattern = hidden @ self.plain.T, hidden @ self.pattern.T
+        front, back = hidden @ self.front.T, hidden @ self.back.T
+        pairs = (front[:, :, None] + back[:, None, :]).masked_fill(torch.eye(len(COLOURS), dtype=torch.bool), -1e9)
+        edges = pattern.logsumexp(1) + pairs.flatten(1).logsumexp(1)
+        everything = torch.cat([plain, edges[:, None]], 1).logsumexp(1)
+        kind, one, two = PATTERN_OF[codes][:, None], FRONT_OF[codes][:, None], BACK_OF[codes][:, None]
+        edge = pattern.gather(1, kind.clamp(max=PATTERNS - 1)) + front.gather(1, one) + back.gather(1, two)
+        said = torch.where(kind < PATTERNS, edge, plain.gather(1, one))
+        return everything - said[:, 0]
+
+
+class Network(nn.Module):
+    """What is trained of the AR model: its language model with both tables in parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.language = GlmImageForConditionalGeneration(config()).model.language_model
+        self.language.embed_tokens = Embedding()
+        self.head = Head()
+        for layer in self.language.layers:  # small steps beside the embeddings, as in a network without these norms
+            nn.init.constant_(layer.post_self_attn_layernorm.weight, 0.25)
+            nn.init.constant_(layer.post_mlp_layernorm.weight, 0.25)
+
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """`tokens` [rows, n], `positions` [3, rows, n]: hidden states [rows, n, WIDTH]. Pads stand behind: no mask."""
+        embedded = self.language.embed_tokens(tokens)
+        out = self.language(inputs_embeds=embedded, position_ids=positions, use_cache=False)
+        hidden: torch.Tensor = out.last_hidden_state
+        return hidden
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One training example: what is read, where it stands, and what each token counts that is learned, the last ones."""
+
+    tokens: list[int]
+    positions: torch.Tensor
+    weights: list[float]
+
+
+def notes(sample: samples.Sample) -> list[int]:
+    """The codes that begin a preview: the shapes as they were named, as they come in the picture, how they stand, the
+    shift. The background stands for "no other", "side by side" and "not aside".
+    """
+    drawing = sample.drawing
+    plain = COLOURS.index(drawing.background)
+    named = [symbol(shape, drawing.background) for shape in drawing.shapes]
+    placed = named[::-1] if drawing.relation in ("right", "below") else named
+    colour = COLOURS.index(drawing.shapes[0].colour)
+    none = [plain] * (2 - len(named))
+    stacked = colour if drawing.relation in ("above", "below") else plain
+    return [*named, *none, *placed, *none, stacked, {-1: colour, 0: plain, 1: named[0]}[sample.shift]]
+
+
+def prompt_row(rng: random.Random, columns: int, rows: int, kept: int | None) -> Row:
+    """A sentence, its preview (the notes and `kept` of the other tokens, or all), its large grid."""
+    sample = samples.sample(rng, columns, rows)
+    size = Size(columns * CELL, rows * CELL)
+    small = size.preview_grid
+    prompt = ids(
+        f"<|user|>{sentence(rng, sample.drawing)}<sop>{rows} {columns}<eop>"
+        f"<sop>{small.height} {small.width}<eop><|image_start|>"
+    )
+    noted, codes = notes(sample), encode(sample).tolist()
+    rest = list(range(len(noted), small.tokens))
+    if kept is not None:
+        rest = sorted({rest[0], rest[-1], *rng.sample(rest, kept - 2)})
+    after = decode_positions(len(prompt), size)
+    where = [*range(len(noted)), *rest, *range(small.tokens, small.tokens + len(codes))]
+    positions = torch.cat([torch.arange(len(prompt)).expand(3, -1), after[:, where]], 1)
+    plain = [COLOURS.index(sample.drawing.background)] * len(rest)
+    weights = [1.0] * len(noted) + [_PLAIN] * len(rest) + [1.0] * len(codes)
+    return Row(prompt + noted + plain + codes, positions, weights)
+
+
+def edit_row(rng: random.Random, columns: int, rows: int) -> Row:
+    """A picture as the vision tower sees it, what to do with it, and the large grid of the result."""
+    edit = samples.edit(rng, columns, rows)
+    source, codes = encode(edit.source, seen=True).tolist(), encode(edit.result).tolist()
+    before = ids("<|user|><|image_start|>")
+    behind = ids(f"<|image_end|>{edit.instruction}<sop>{rows} {columns}<eop><|image_start|>")
+    cells = torch.stack(
+        [
+            torch.zeros(len(codes), dtype=torch.long),
+            torch.arange(rows).repeat_interleave(columns),
+            torch.arange(columns).repeat(rows),
+        ]
+    )
+    text = len(before) + max(columns, rows)
+    large = text + len(behind)
+    positions = torch.cat(
+        [
+            torch.arange(len(before)).expand(3, -1),
+            cells + len(before),
+            torch.arange(text, large).expand(3, -1),
+            cells + large,
+        ],
+        1,
+    )
+    return Row(before + source + behind + codes, positions, [1.0] * len(codes))
+
+
+def loss_of(network: Network, batch: list[Row]) -> tuple[torch.Tensor, Figures]:
+    longest = max(len(row.tokens) for row in batch)
+    tokens = torch.full((len(batch), longest), tokenizer().pad_token_id)
+    positions = torch.zeros(3, len(batch), longest, dtype=torch.long)
+    reads, targets, weights = [], [], []
+    for number, row in enumerate(batch):
+        length = len(row.tokens)
+        tokens[number, :length] = torch.tensor(row.tokens)
+        positions[:, number, :length] = row.positions
+        learned = len(row.weights)
+        reads.append(torch.arange(length - learned - 1, length - 1) + number * longest)
+        targets.append(tokens[number, length - learned : length])
+        weights.append(torch.tensor(row.weights))
+    hidden = network(tokens, positions).flatten(0, 1)[torch.cat(reads)]
+    codes, weight = torch.cat(targets), torch.cat(weights)
+    by_token = network.head.loss(hidden, codes)
+    loss = (by_token * weight).sum() / weight.sum()
+    counted = float(by_token.detach()[weight == 1].sum()) / len(batch)
+    return loss, {"edit" if min(batch[0].weights) == 1 else "prompt": counted}
+
+
+def stage(seed: int) -> Stage:
+    torch.manual_seed(seed)
+    network = Network()
+    matrices = [p for n, p in network.language.layers.named_parameters() if p.ndim == 2]
+    chosen = {id(p) for p in matrices}
+    rest = [p for p in network.parameters() if id(p) not in chosen]
+    optimizers = (
+        Muon(matrices, lr=0.02),
+        torch.optim.AdamW(rest, lr=4e-3, betas=(0.9, 0.95), weight_decay=0.0),
+    )
+
+    def loss(rng: random.Random) -> tuple[torch.Tensor, Figures]:
+        columns, rows = samples.size(rng)
+        cells = columns * rows
+        if rng.random() < _EDITS:
+            count = _rows(2 * cells + 16)
+            return loss_of(network, [edit_row(rng, columns, rows) for _ in range(count)])
+        kept = None if rng.random() < _WHOLE else _KEPT
+        count = _rows(cells + 26 + (kept or 256))
+        return loss_of(network, [prompt_row(rng, columns, rows, kept) for _ in range(count)])
+
+    return Stage("ar", network, optimizers, tuple(rest), loss)
+
+
+def _rows(tokens: int) -> int:
+    return min(max(_BATCH // tokens, _LEAST), _MOST)

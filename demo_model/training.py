@@ -1,0 +1,161 @@
+"""The loop that all stages share: a learning rate that may stop at any time, and a state on disk that loses nothing.
+
+Warmup, then one constant rate for as long as there is time. `cool` starts from any such state and takes the rate to
+nearly nothing within a fixed number of steps; the constant stage can go on later as if that had not been.
+"""
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+#: Steps over which the rate rises, and what is left of it at the end of `cool`.
+_WARMUP, _LEFT = 60, 0.02
+#: The part of the constant stage's steps that `cool` takes.
+COOLING = 0.25
+#: CPU seconds between two states on disk, and steps between two lines of the log.
+_SAVE_S, _LOG = 120.0, 25
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One network in training. `loss` draws a batch with the generator and returns the loss and figures for the log."""
+
+    name: str
+    model: nn.Module
+    optimizers: tuple[torch.optim.Optimizer, ...]
+    clipped: tuple[nn.Parameter, ...]
+    loss: Callable[[random.Random], tuple[torch.Tensor, Figures]]
+    #: What else the batches depend on; kept with the state.
+    memory: Any = None
+
+
+class Training:
+    """A stage with its place in the schedule; reads its state from `folder` when there is one."""
+
+    def __init__(self, stage: Stage, folder: Path, seed: int) -> None:
+        self._stage, self._folder = stage, folder
+        self._rng = random.Random(seed)  # noqa: S311  (chance for training, not for secrets)
+        torch.manual_seed(seed)
+        self._rates = [group["lr"] for optimizer in stage.optimizers for group in optimizer.param_groups]
+        self.steps, self.cpu_s, self._cooled = 0, 0.0, 0
+        self._figures: list[Figures] = []
+        if self._file("state").exists():
+            self._load(self._file("state"))
+
+    def run(self, minutes: float, steps: int | None = None) -> None:
+        """Train at the constant rate until the stage has had so many CPU minutes, or steps, in all."""
+        started, saved = time.process_time() - self.cpu_s, self.cpu_s
+        while self.cpu_s < minutes * 60 if steps is None else self.steps < steps:
+            self._step(min(1.0, (self.steps + 1) / _WARMUP))
+            self.steps += 1
+            self.cpu_s = time.process_time() - started
+            self._log("constant", self.steps)
+            if self.cpu_s - saved > _SAVE_S:
+                self._save("state")
+                saved = self.cpu_s
+        self._save("state")
+
+    def cool(self, steps: int | None = None) -> None:
+        """Take the rate down to nearly nothing, by default over a quarter of the steps made; keep the cooled weights.
+
+        The file of the constant stage stays as it is. Interrupted, it goes on where it was if that file is the same.
+        """
+        length = steps or max(1, int(self.steps * COOLING))
+        before = self.steps
+        if self._file("cooling").exists():
+            kept = torch.load(self._file("cooling"), weights_only=True)
+            if (kept["steps"], kept["length"]) == (before, length):
+                self._load(self._file("cooling"))
+        started, saved = time.process_time() - self.cpu_s, self.cpu_s
+        while self._cooled < length:
+            self._step(max(_LEFT, 1 - self._cooled / length))
+            self._cooled += 1
+            self.cpu_s = time.process_time() - started
+            self._log("cooling", self._cooled)
+            if self.cpu_s - saved > _SAVE_S:
+                self._save("cooling", length)
+                saved = self.cpu_s
+        self._save("cooling", length)
+
+    def _step(self, rate: float) -> None:
+        stage = self._stage
+        groups = [group for optimizer in stage.optimizers for group in optimizer.param_groups]
+        for group, full in zip(groups, self._rates, strict=True):
+            group["lr"] = full * rate
+        loss, figures = stage.loss(self._rng)
+        for optimizer in stage.optimizers:
+            optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(stage.clipped, 1.0)
+        for optimizer in stage.optimizers:
+            optimizer.step()
+        self._figures.append({"loss": float(loss.detach()), **figures})
+
+    def _log(self, part: str, step: int) -> None:
+        if step % _LOG:
+            return
+        names = sorted({name for figures in self._figures for name in figures})
+        means = {}
+        for name in names:
+            values = [figures[name] for figures in self._figures if name in figures]
+            means[name] = round(sum(values) / len(values), 5)
+        self._figures.clear()
+        line = {"part": part, "step": step, "cpu_s": round(self.cpu_s, 1), **means}
+        with (self._folder / f"{self._stage.name}.jsonl").open("a") as log:
+            log.write(json.dumps(line) + "\n")
+
+    def _file(self, part: str) -> Path:
+        return self._folder / f"{self._stage.name}-{part}.pt"
+
+    def _save(self, part: str, length: int = 0) -> None:
+        state = {
+            "model": self._stage.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._stage.optimizers],
+            "memory": self._stage.memory,
+            "random": self._rng.getstate(),
+            "torch": torch.get_rng_state(),
+            "steps": self.steps,
+            "cooled": self._cooled,
+            "length": length,
+            "cpu_s": self.cpu_s,
+        }
+        save(state, self._file(part))
+
+    def _load(self, file: Path) -> None:
+        state = torch.load(file, weights_only=True)
+        self._stage.model.load_state_dict(state["model"])
+        for optimizer, kept in zip(self._stage.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(kept)
+        if self._stage.memory is not None:
+            self._stage.memory.clear()
+            self._stage.memory.update(state["memory"])
+        self._rng.setstate(state["random"])
+        torch.set_rng_state(state["torch"])
+        self.steps, self._cooled, self.cpu_s = state["steps"], state["cooled"], state["cpu_s"]
+
+
+def weights(name: str, folder: Path) -> dict[str, torch.Tensor]:
+    """What the stage has learned: its cooled weights. Raises FileNotFoundError while there are none."""
+    state: dict[str, Any] = torch.load(folder / f"{name}-cooling.pt", weights_only=True)
+    found: dict[str, torch.Tensor] = state["model"]
+    return found
+
+
+def save(state: dict[str, Any], file: Path) -> None:
+    """Write a file whole or not at all."""
+    half = file.with_suffix(".half")
+    with half.open("wb") as out:
+        torch.save(state, out)
+        out.flush()
+        os.fsync(out.fileno())
+    half.replace(file)

@@ -1,0 +1,176 @@
+"""Every stage trained for a moment: it learns, it can be interrupted, and the service runs what comes out."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from app.ar.condition import ImageTokenizer
+from app.ar.engine import ArEngine
+from app.ar.prompt import PromptEncoder, edit_positions
+from app.ar.request import ArRequest
+from app.ar.weights import Weights
+from app.bench.world import CELL, COLOURS, held_out
+from app.checkpoint import Checkpoint
+from app.dit.engine import DitEngine
+from app.dit.request import PaintRequest
+from app.domain.sizes import Size
+from demo_model import ar, dit, samples, vae
+from demo_model import training as loop
+from demo_model.codebook import CODES, encode
+from demo_model.export import export
+from demo_model.samples import Sample
+from demo_model.stages import SEEDS, training
+from demo_model.tokenizer import processor
+from demo_model.training import weights
+from tests.ar.plans import finish
+
+CPU = torch.device("cpu")
+STEPS = {"vae": 16, "decoder": 4, "ar": 8, "dit": 8}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small():
+    """One thread, and batches of a few small pictures."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "_LOG", 2)
+        patch.setattr(vae, "_BATCH", 2)
+        patch.setattr(vae, "_MEASURED", 4)
+        patch.setattr(ar, "_BATCH", 256)
+        patch.setattr(ar, "_LEAST", 1)
+        patch.setattr(ar, "_WHOLE", 0.0)
+        patch.setattr(dit, "_BATCH", 256)
+        patch.setattr(dit, "_LEAST", 2)
+        patch.setattr(samples, "SIDES", (4, 5))
+        patch.setattr(samples, "OFTEN", {})
+        patch.setattr(dit, "_SMALL", (4, 5))
+        yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with all stages trained for some steps and cooled."""
+    folder = tmp_path_factory.mktemp("demo-model")
+    for name, steps in STEPS.items():
+        stage = training(name, folder)
+        stage.run(0, steps)
+        stage.cool(2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoint(trained):
+    export({name: weights(name, trained) for name in SEEDS}, trained / "checkpoint")
+    return Checkpoint(trained / "checkpoint")
+
+
+@pytest.mark.parametrize("name", ["vae", "ar", "dit"])
+def test_the_loss_falls(name, trained):
+    first, *_, last = (json.loads(line) for line in (trained / f"{name}.jsonl").read_text("utf-8").splitlines())
+    assert last["loss"] < first["loss"]
+    assert last["part"] == "cooling"
+
+
+@pytest.mark.parametrize("name", ["ar", "dit"])
+def test_an_interrupted_training_ends_with_the_same_weights(name, trained, tmp_path):
+    """Interrupted in both parts of the schedule, and asked to cool once too early."""
+    for part in (2, 1, 3):
+        half = tmp_path / "interrupted"
+        half.mkdir(exist_ok=True)
+        (half / "vae-cooling.pt").write_bytes((trained / "vae-cooling.pt").read_bytes())
+        stage = training(name, half)
+        stage.run(0, part)
+        stage.cool(1)
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    (whole / "vae-cooling.pt").write_bytes((trained / "vae-cooling.pt").read_bytes())
+    stage = training(name, whole)
+    stage.run(0, 3)
+    stage.cool(1)
+    states = [torch.load(folder / f"{name}-{part}.pt", weights_only=True) for folder in (half, whole) for part in PARTS]
+    for interrupted, straight in zip(states[:2], states[2:], strict=True):
+        assert all(torch.equal(value, straight["model"][key]) for key, value in interrupted["model"].items())
+        assert interrupted["steps"] == straight["steps"] == 3
+
+
+PARTS = ("state", "cooling")
+
+
+def test_the_engines_run_what_was_exported(checkpoint):
+    size = Size(128, 160)
+    engine = ArEngine.load(checkpoint, device=CPU, dtype=torch.float32, slots=1, max_prompt_tokens=64, max_pixels=20480)
+    assert engine.admit([ArRequest("a", "a red circle on a blue background", size, 0, 0.9, 0.75)]) == []
+    prior = finish(engine)["a"].prior
+    assert max(prior.ids) < CODES
+    painter = DitEngine.load(checkpoint, device=CPU, dtype=torch.float32)
+    picture = painter.paint(PaintRequest("a red circle", size, prior, 0, 2, 1.5), lambda step: None)
+    assert picture.shape == (160, 128, 3)
+
+
+def test_the_checkpoint_is_small_and_loads_as_float32(checkpoint):
+    files = list(checkpoint.folder.rglob("*.safetensors"))
+    assert sum(file.stat().st_size for file in files) <= 15e6
+    for config in checkpoint.folder.glob("*/config.json"):
+        assert json.loads(config.read_text("utf-8")).get("dtype", "float32") == "float32"
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(8, 8), (5, 16)])
+def test_prompts_are_read_in_training_as_the_service_reads_them(columns, rows):
+    rng, encoder = random.Random(4), PromptEncoder(processor())
+    size = Size(columns * CELL, rows * CELL)
+    told = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ar, "sentence", lambda rng, drawing: told.append(drawing) or drawing.prompt)
+        row = ar.prompt_row(rng, columns, rows, None)
+    asked = encoder.encode(told[0].prompt, size)
+    assert row.tokens[: len(asked)] == asked
+    assert len(row.tokens) == len(asked) + size.preview_grid.tokens + size.large_grid.tokens == row.positions.shape[1]
+
+
+def test_edits_are_read_in_training_as_the_service_reads_them():
+    encoder = PromptEncoder(processor())
+    edit = samples.edit(random.Random(5), 7, 5)
+    row = ar.edit_row(random.Random(5), 7, 5)
+    asked = encoder.encode_edit(edit.instruction, Size(7 * CELL, 5 * CELL), [edit.source.picture()])
+    read = row.tokens[: len(asked.ids)]
+    assert [token for token in asked.ids if token != asked.placeholder] == [t for t in read if not is_source(t)]
+    assert torch.equal(row.positions, edit_positions(asked, Size(7 * CELL, 5 * CELL)))
+
+
+def is_source(token):
+    return token < CODES
+
+
+def test_the_vision_tower_sees_the_codes_of_what_is_drawn(checkpoint):
+    tower = ImageTokenizer(Weights.load(checkpoint), CPU, torch.float32)
+    encoder, rng = PromptEncoder(processor()), random.Random(6)
+    same = []
+    for _ in range(6):
+        sample = samples.sample(rng, 8, 6)
+        prompt = encoder.encode_edit("copy this picture", Size(256, 192), [sample.picture()])
+        found = tower.encode(prompt.pixels, prompt.grids)[0].ids
+        same += (np.array(found) == encode(sample, seen=True).numpy()).tolist()
+    assert np.mean(same) > 0.97
+
+
+def test_what_is_held_out_is_never_drawn():
+    rng = random.Random(7)
+    for _ in range(400):
+        edit = samples.edit(rng, 8, 8)
+        assert not any(map(held_out, (samples.sample(rng, 8, 8).drawing, edit.source.drawing, edit.result.drawing)))
+
+
+def test_codes_are_of_the_colours_of_the_drawing():
+    from demo_model.codebook import BACK_OF, FRONT_OF
+
+    rng = random.Random(8)
+    for _ in range(50):
+        sample: Sample = samples.sample(rng, rng.choice(range(4, 17)), rng.choice(range(4, 17)))
+        codes = encode(sample)
+        colours = {COLOURS.index(c) for c in (sample.drawing.background, *(s.colour for s in sample.drawing.shapes))}
+        assert set(FRONT_OF[codes].tolist()) | set(BACK_OF[codes].tolist()) == colours
