@@ -39,10 +39,11 @@ api-fuzz: $(STAMP)
 loadtest: $(STAMP)
 	$(BIN)/python -m loadtest.run
 
-# Two minutes of kills with each of three seeds, then every row of tests/chaos/README.md: half an hour of an idle machine.
+# Two minutes of kills with each of three seeds, every row of tests/chaos/README.md, and the whole service behind TLS,
+# with a user for each role: half an hour of an idle machine.
 chaos: $(STAMP)
 	for seed in 1 2 3; do $(BIN)/planpaint bench chaos --jobs 500 --seconds 120 --seed $$seed --json || exit 1; done
-	$(BIN)/python -m pytest -m "chaos or not chaos" --timeout 1800 -rP tests/chaos
+	$(BIN)/python -m pytest -m "chaos or not chaos" --timeout 1800 -rP tests/chaos tests/operators/test_secured.py
 
 check: $(STAMP)
 	$(BIN)/ruff format --check app api workers demo_model loadtest tests

@@ -136,7 +136,7 @@ class Network(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One training example: what is read, where it stands, and what each token counts that is learned, the last ones."""
+    """One training example: what is read, where it stands, and what each token counts that is learned."""
 
     tokens: list[int]
     positions: torch.Tensor

@@ -23,6 +23,8 @@ from app.queues.dit_queue import DitQueue, make_celery
 from tests.operators.secured import Authority, Secured
 from tests.servers import wait_until
 
+pytestmark = pytest.mark.chaos
+
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
