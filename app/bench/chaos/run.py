@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import requests
+
 from app.bench.chaos.callers import Callers
 from app.bench.chaos.checker import KINDS, Violation, check
 from app.bench.chaos.cluster import Cluster
@@ -187,15 +189,26 @@ def _quiet(cluster: Cluster, driver: Driver, watching: _Watching, witness: Witne
             except PlanpaintError:
                 continue
             for job_id, sequence, in_s in waiting:
-                if in_s > _SOON_S and (job_id, sequence) not in asked:
+                if (
+                    in_s > _SOON_S
+                    and (job_id, sequence) not in asked
+                    and _redeliver(session, cluster, job_id, sequence)
+                ):
                     asked.add((job_id, sequence))
-                    url = f"{cluster.api_url}/v1/deliveries/{delivery_id(job_id, sequence)}/redeliver"
-                    session.post(url, timeout=10).raise_for_status()
     # Hints of images that are done may be on their way still.
     until = time.monotonic() + 5
     while time.monotonic() < until:
         driver.step()
     return len(asked)
+
+
+def _redeliver(session: requests.Session, cluster: Cluster, job_id: str, sequence: int) -> bool:
+    """Whether it was taken; the API may be starting still."""
+    try:
+        url = f"{cluster.api_url}/v1/deliveries/{delivery_id(job_id, sequence)}/redeliver"
+        return session.post(url, timeout=10).ok
+    except requests.exceptions.RequestException:
+        return False
 
 
 def _history(witness: Witness, callers: Callers, receiver: Receiver) -> History:
