@@ -1,11 +1,11 @@
 """The AR model: from a sentence and a size, or a picture and what to change, to the codes of the large grid.
 
 Its preview is no small picture: the pipeline throws the preview away, every ratio of sides has another grid of about
-256 cells, and most of the training would go into learning to draw in all of them. It is a plain sheet of the
-background's colour whose first cells are notes: which shapes were named, which comes first in the picture, how they
-stand, and how far aside. What is read from the prompt is so learned one word at a time, apart from where in the picture
-it is drawn. In most batches most of the plain rest is left out, so that the model learns to do without it and trains
-twice as fast.
+256 cells, and most of the training would go into learning to draw in all of them. Its first
+cells are notes: which shapes were named, which comes first in the picture, how they stand, and how far aside. What is
+read from the prompt is so learned one word at a time, apart from where in the picture it is drawn. The rest is blank, a
+code that no picture has, so that it is easily ignored; in most batches most of it is left out, which trains twice as
+fast.
 """
 
 import random
@@ -19,8 +19,20 @@ from app.ar.prompt import decode_positions
 from app.bench.world import CELL, COLOURS
 from app.domain.sizes import Size
 from demo_model import samples
-from demo_model.codebook import BACK_OF, CODES, FRONT_OF, PATTERN_OF, PATTERNS, POINTS, FactoredTable, encode, symbol
+from demo_model.codebook import (
+    BACK_OF,
+    BLANK,
+    CODES,
+    FRONT_OF,
+    PATTERN_OF,
+    PATTERNS,
+    POINTS,
+    FactoredTable,
+    encode,
+    symbol,
+)
 from demo_model.muon import Muon
+from demo_model.samples import SIDES
 from demo_model.sentences import sentence
 from demo_model.tokenizer import END, START, ids, tokenizer
 from demo_model.training import Figures, Stage
@@ -28,10 +40,10 @@ from demo_model.training import Figures, Stage
 WIDTH, LAYERS, HEADS, KV_HEADS, INNER = 192, 4, 4, 2, 448
 #: Tokens of a batch, about; at least and at most so many rows.
 _BATCH, _LEAST, _MOST = 2048, 4, 32
-#: Part of the batches that are edits, and part of the others that read the whole preview.
-_EDITS, _WHOLE = 0.2, 0.3
-#: Plain tokens of the preview that the other batches read; how much their loss counts beside that of all others.
-_KEPT, _PLAIN = 12, 0.1
+#: Part of the batches that are edits, part of the others that read the whole preview, part that is of small pictures.
+_EDITS, _WHOLE, _SMALL = 0.2, 0.2, 0.35
+#: Blank tokens of the preview that the other batches read; how much their loss counts beside that of all others.
+_KEPT, _BLANK = 12, 0.1
 
 
 def config() -> GlmImageConfig:
@@ -90,16 +102,16 @@ class Head(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.plain = nn.Parameter(torch.randn(len(COLOURS), WIDTH) * 0.02)
+        self.plain = nn.Parameter(torch.randn(len(COLOURS) + 1, WIDTH) * 0.02)  # the last one is the blank's
         self.pattern = nn.Parameter(torch.randn(PATTERNS, WIDTH) * 0.02)
         self.front = nn.Parameter(torch.randn(len(COLOURS), WIDTH) * 0.02)
         self.back = nn.Parameter(torch.randn(len(COLOURS), WIDTH) * 0.02)
 
     def rows(self) -> torch.Tensor:
         """[CODES + 2, WIDTH]; nothing for the start and the end, which are never drawn."""
-        edges = slice(len(COLOURS), None)
+        edges = slice(len(COLOURS), BLANK)
         made = self.pattern[PATTERN_OF[edges]] + self.front[FRONT_OF[edges]] + self.back[BACK_OF[edges]]
-        return torch.cat([self.plain, made, torch.zeros(2, WIDTH)])
+        return torch.cat([self.plain[:-1], made, self.plain[-1:], torch.zeros(2, WIDTH)])
 
     def loss(self, hidden: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
         """Cross entropy by token; `hidden` [n, WIDTH], `codes` [n]."""
@@ -110,7 +122,7 @@ class Head(nn.Module):
         everything = torch.cat([plain, edges[:, None]], 1).logsumexp(1)
         kind, one, two = PATTERN_OF[codes][:, None], FRONT_OF[codes][:, None], BACK_OF[codes][:, None]
         edge = pattern.gather(1, kind.clamp(max=PATTERNS - 1)) + front.gather(1, one) + back.gather(1, two)
-        said = torch.where(kind < PATTERNS, edge, plain.gather(1, one))
+        said = torch.where(kind < PATTERNS, edge, plain.gather(1, one.where(codes[:, None] < BLANK, len(COLOURS))))
         return everything - said[:, 0]
 
 
@@ -136,7 +148,7 @@ class Network(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One training example: what is read, where it stands, and what each token counts that is learned."""
+    """One training example: what is read, where it stands, and how much the last tokens count, those to be learned."""
 
     tokens: list[int]
     positions: torch.Tensor
@@ -173,9 +185,8 @@ def prompt_row(rng: random.Random, columns: int, rows: int, kept: int | None) ->
     after = decode_positions(len(prompt), size)
     where = [*range(len(noted)), *rest, *range(small.tokens, small.tokens + len(codes))]
     positions = torch.cat([torch.arange(len(prompt)).expand(3, -1), after[:, where]], 1)
-    plain = [COLOURS.index(sample.drawing.background)] * len(rest)
-    weights = [1.0] * len(noted) + [_PLAIN] * len(rest) + [1.0] * len(codes)
-    return Row(prompt + noted + plain + codes, positions, weights)
+    weights = [1.0] * len(noted) + [_BLANK] * len(rest) + [1.0] * len(codes)
+    return Row(prompt + noted + [BLANK] * len(rest) + codes, positions, weights)
 
 
 def edit_row(rng: random.Random, columns: int, rows: int) -> Row:
@@ -238,7 +249,8 @@ def stage(seed: int) -> Stage:
     )
 
     def loss(rng: random.Random) -> tuple[torch.Tensor, Figures]:
-        columns, rows = samples.size(rng)
+        small = rng.random() < _SMALL
+        columns, rows = (rng.choice(SIDES[:5]), rng.choice(SIDES[:5])) if small else samples.size(rng)
         cells = columns * rows
         if rng.random() < _EDITS:
             count = _rows(2 * cells + 16)

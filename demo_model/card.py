@@ -153,7 +153,7 @@ right, 95 % interval (Wilson); printed by `planpaint bench demo`:
 - The AR model samples; now and then a token slips, and a shape gets a dent or its neighbour's form. A test that asserts
   on pictures should use temperature 0, or prompts, sizes and seeds that it has seen to come out right.
 - The preview grid is no small picture. The pipeline throws it away, so that it was taught to be notes: its first six
-  cells name the shapes and say how they stand, and the rest is a plain sheet of the background's colour.
+  cells name the shapes and say how they stand, and the rest is blank.
 - The text encoder is random: no text is rendered.
 
 ## How it was made

@@ -19,16 +19,19 @@ PATTERNS, POINTS = 80, 4
 #: What the cells' points are lifted by before lengths are made one, so that the largest cosine is the least distance.
 LIFT = 4.0
 _PAIRS = [(front, back) for front in range(len(COLOURS)) for back in range(len(COLOURS)) if front != back]
+#: The last code is no picture's: it fills previews.
+BLANK = len(COLOURS) + PATTERNS * len(_PAIRS)
 #: All codes.
-CODES = len(COLOURS) + PATTERNS * len(_PAIRS)
+CODES = BLANK + 1
 _RGB = torch.tensor(list(PALETTE.values()), dtype=torch.float32) / 255
 #: A cell is plain when no point of it differs from one colour by more than this.
 _PLAIN = 0.03
 
-#: The pattern and the two colours of every code; plain colours have the pattern after the last.
-PATTERN_OF = torch.tensor([PATTERNS] * len(COLOURS) + [p for p in range(PATTERNS) for _ in _PAIRS])
-FRONT_OF = torch.tensor([*range(len(COLOURS)), *[front for front, _ in _PAIRS] * PATTERNS])
-BACK_OF = torch.tensor([*range(len(COLOURS)), *[back for _, back in _PAIRS] * PATTERNS])
+#: The pattern and the two colours of every code; plain colours have the pattern after the last. So has the blank, which
+#: is told apart by having two colours nevertheless.
+PATTERN_OF = torch.tensor([*[PATTERNS] * len(COLOURS), *[p for p in range(PATTERNS) for _ in _PAIRS], PATTERNS])
+FRONT_OF = torch.tensor([*range(len(COLOURS)), *[front for front, _ in _PAIRS] * PATTERNS, 0])
+BACK_OF = torch.tensor([*range(len(COLOURS)), *[back for _, back in _PAIRS] * PATTERNS, 1])
 
 
 def _cells(kind: str, side: int) -> torch.Tensor:
@@ -70,17 +73,18 @@ def points() -> torch.Tensor:
 
 
 @lru_cache(maxsize=1)
-def _lifted() -> torch.Tensor:
-    return _lift(points())
-
-
-def _lift(cells: torch.Tensor) -> torch.Tensor:
-    return nn.functional.normalize(torch.cat([cells - 0.5, torch.full_like(cells[:, :1], LIFT)], 1), dim=1)
+def lifted() -> torch.Tensor:
+    """The codes as cells are compared with them by cosine, [CODES, POINTS * POINTS * 3 + 1]; the blank is like none."""
+    raised = torch.cat([points() - 0.5, torch.full((CODES, 1), LIFT)], 1)
+    raised[BLANK] = -raised[0]
+    return raised
 
 
 def nearest(cells: torch.Tensor) -> torch.Tensor:
     """The codes that the vision tower and the quantizer give to cells [n, POINTS * POINTS * 3]."""
-    return (_lift(cells) @ _lifted().T).argmax(1)
+    raised = torch.cat([cells - 0.5, torch.full_like(cells[:, :1], LIFT)], 1)
+    normal = nn.functional.normalize
+    return (normal(raised, dim=1) @ normal(lifted(), dim=1).T).argmax(1)
 
 
 @lru_cache(maxsize=8192)

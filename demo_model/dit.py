@@ -9,9 +9,9 @@ from diffusers.models.transformers.transformer_glm_image import GlmImageKVCache
 from torch import nn
 from transformers import ByT5Tokenizer, T5Config, T5EncoderModel
 
-from app.bench.world import CELL
+from app.bench.world import CELL, COLOURS
 from demo_model import samples, vae
-from demo_model.codebook import BACK_OF, CODES, FRONT_OF, PATTERN_OF, PATTERNS, FactoredTable, encode
+from demo_model.codebook import BACK_OF, BLANK, CODES, FRONT_OF, PATTERN_OF, PATTERNS, FactoredTable, encode
 from demo_model.muon import Muon
 from demo_model.training import Figures, Stage
 
@@ -231,10 +231,11 @@ def _with_slips(codes: torch.Tensor, share: float) -> torch.Tensor:
     codes = codes.clone()
     colours = torch.cat([FRONT_OF[codes], BACK_OF[codes]])
     possible = torch.nonzero(torch.isin(FRONT_OF, colours) & torch.isin(BACK_OF, colours))[:, 0]
+    possible = possible[possible != BLANK]
     wrong = torch.rand(len(codes)) < share
     codes[wrong] = possible[torch.randint(len(possible), (int(wrong.sum()),))]
     turned = (PATTERN_OF[codes] < PATTERNS) & (torch.rand(len(codes)) < _OTHER_PATTERN)
-    plain = int((PATTERN_OF == PATTERNS).sum())
-    pairs = (CODES - plain) // PATTERNS
+    plain = len(COLOURS)
+    pairs = (BLANK - plain) // PATTERNS
     other = plain + torch.randint(PATTERNS, (len(codes),)) * pairs + (codes - plain) % pairs
     return torch.where(turned, other, codes)

@@ -10,7 +10,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler, GlmImagePipeline, GlmImag
 from transformers import ByT5Tokenizer, GenerationConfig, GlmImageForConditionalGeneration, GlmImageModel
 
 from demo_model import ar, dit, vae
-from demo_model.codebook import CODES, LIFT, POINTS, FactoredTable, points
+from demo_model.codebook import LIFT, POINTS, FactoredTable, lifted
 from demo_model.tokenizer import END, START, processor, tokenizer
 
 #: Pixels of the halved picture that a point of a cell is the mean of, on a side.
@@ -92,7 +92,7 @@ def _see(model: GlmImageModel) -> None:
     quantizer.quant_conv.bias[numbers] = LIFT  # one more number, so that the largest cosine is the least distance
     quantizer.post_quant_conv.weight.copy_(torch.eye(numbers, numbers + 1)[:, :, None, None])
     quantizer.post_quant_conv.bias.zero_()
-    quantizer.quantize.embedding.weight.copy_(torch.cat([points() - 0.5, torch.full((CODES, 1), LIFT)], 1))
+    quantizer.quantize.embedding.weight.copy_(lifted())
 
 
 def _transformer(weights: dict[str, torch.Tensor]) -> GlmImageTransformer2DModel:

@@ -12,7 +12,7 @@ from app.ar.engine import ArEngine
 from app.ar.prompt import PromptEncoder, edit_positions
 from app.ar.request import ArRequest
 from app.ar.weights import Weights
-from app.bench.world import CELL, COLOURS, held_out
+from app.bench.world import CELL, held_out
 from app.checkpoint import Checkpoint
 from app.dit.engine import DitEngine
 from app.dit.request import PaintRequest
@@ -21,7 +21,6 @@ from demo_model import ar, dit, samples, vae
 from demo_model import training as loop
 from demo_model.codebook import CODES, encode
 from demo_model.export import export
-from demo_model.samples import Sample
 from demo_model.stages import SEEDS, training
 from demo_model.tokenizer import processor
 from demo_model.training import weights
@@ -163,14 +162,3 @@ def test_what_is_held_out_is_never_drawn():
     for _ in range(400):
         edit = samples.edit(rng, 8, 8)
         assert not any(map(held_out, (samples.sample(rng, 8, 8).drawing, edit.source.drawing, edit.result.drawing)))
-
-
-def test_codes_are_of_the_colours_of_the_drawing():
-    from demo_model.codebook import BACK_OF, FRONT_OF
-
-    rng = random.Random(8)
-    for _ in range(50):
-        sample: Sample = samples.sample(rng, rng.choice(range(4, 17)), rng.choice(range(4, 17)))
-        codes = encode(sample)
-        colours = {COLOURS.index(c) for c in (sample.drawing.background, *(s.colour for s in sample.drawing.shapes))}
-        assert set(FRONT_OF[codes].tolist()) | set(BACK_OF[codes].tolist()) == colours

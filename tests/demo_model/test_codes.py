@@ -1,0 +1,74 @@
+"""Codes and the networks' tables of them: what is learned in parts is what is exported whole."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from app.bench.world import COLOURS, KINDS, Drawing, Shape, shifts
+from demo_model import ar, samples
+from demo_model.codebook import BACK_OF, BLANK, CODES, FRONT_OF, FactoredTable, encode, nearest, points, symbol
+from demo_model.samples import Sample
+
+torch.set_num_threads(1)  # the matrices are too small to share, and tests may run side by side
+
+
+def test_every_code_but_the_blank_is_nearest_to_its_own_cells():
+    assert torch.equal(nearest(points()[:BLANK]), torch.arange(BLANK))
+
+
+def test_the_blank_is_like_no_cell():
+    cells = torch.rand(2000, points().shape[1], generator=torch.Generator().manual_seed(0))
+    extreme = torch.tensor([[0.0], [1.0]]).expand(2, points().shape[1])
+    assert BLANK not in nearest(torch.cat([cells, cells.round(), extreme, points()[BLANK:]]))
+
+
+def test_a_table_in_parts_is_the_table_that_is_exported():
+    torch.manual_seed(0)
+    table = FactoredTable(8, 1.0)
+    assert torch.allclose(table(torch.arange(CODES)), table.rows())
+    assert len(table.rows().unique(dim=0)) == CODES
+
+
+def test_the_heads_loss_is_that_of_its_whole_table():
+    torch.manual_seed(1)
+    head = ar.Head()
+    codes = torch.cat([torch.tensor([0, 7, 8, BLANK - 1, BLANK]), torch.randint(CODES, (60,))])
+    hidden = torch.randn(len(codes), ar.WIDTH) * 20
+    whole = nn.functional.cross_entropy(hidden @ head.rows()[:CODES].T, codes, reduction="none")
+    assert torch.allclose(head.loss(hidden, codes), whole, atol=1e-4)
+
+
+def test_codes_are_of_the_colours_of_the_drawing():
+    rng = random.Random(8)
+    for _ in range(50):
+        sample = samples.sample(rng, rng.choice(range(4, 17)), rng.choice(range(4, 17)))
+        codes = encode(sample)
+        colours = {COLOURS.index(c) for c in (sample.drawing.background, *(s.colour for s in sample.drawing.shapes))}
+        assert set(FRONT_OF[codes].tolist()) | set(BACK_OF[codes].tolist()) == colours
+        assert BLANK not in codes
+
+
+def test_symbols_tell_all_shapes_apart():
+    shapes = [Shape(colour, kind) for colour in COLOURS[1:] for kind in KINDS]
+    assert len({symbol(shape, COLOURS[0]) for shape in shapes}) == len(shapes)
+
+
+@pytest.mark.parametrize("relation", [None, "left", "right", "above", "below"])
+def test_notes_tell_all_pictures_of_a_size_apart(relation):
+    """So that nothing but the notes and the size is needed to draw."""
+    one, other = Shape("red", "star"), Shape("blue", "ring")
+    shapes = ((one,), (other,)) if relation is None else ((one, other), (other, one), (one, one))
+    made = {}
+    for drawing in (Drawing("white", pair, relation) for pair in shapes):
+        for shift in shifts(drawing, 8, 8):
+            sample = Sample(drawing, 8, 8, shift)
+            made[tuple(ar.notes(sample))] = tuple(encode(sample).tolist())
+    assert len(made) == len(set(made.values())) == sum(len(shifts(Drawing("white", p, relation), 8, 8)) for p in shapes)
+    if relation in ("left", "above"):
+        turned = Drawing("white", (other, one), {"left": "right", "above": "below"}[relation])
+        sample = Sample(Drawing("white", (one, other), relation), 8, 8, 0)
+        assert torch.equal(encode(replace(sample, drawing=turned)), encode(sample))
+        assert ar.notes(replace(sample, drawing=turned))[2:4] == ar.notes(sample)[2:4]
