@@ -25,6 +25,8 @@ blueprint: Blueprint = APIBlueprint("events", __name__, url_prefix="/v1/jobs", a
 
 #: A stream tells the progress of images at most so often, seconds.
 _PROGRESS_S = 1.0
+#: Redis may be away for so long before a stream ends, seconds; its reader then connects again, and resumes.
+_PATIENCE_S = 10.0
 #: Milliseconds after which a browser connects again.
 _RECONNECT_MS = 2000
 
@@ -97,16 +99,21 @@ class _Follower:
         settings = self._parts.settings
         ends_at = time.monotonic() + settings.sse_max_s
         yield f"retry: {_RECONNECT_MS}\n\n"
-        silent_since = time.monotonic()
+        silent_since = heard_at = time.monotonic()
         with self._parts.changes.watch(self._job.id) as watch, self._parts.feeds.of(self._job.id) as feed:
             while True:
+                text = ""
                 try:
                     if not self._parts.gate.still_knows(self._reader):
                         return
                     text = self._news(feed, watch.changed_at)
-                except (NotFound, Unavailable):
-                    # The stream ends; its reader connects again, and resumes or learns why not.
+                    heard_at = time.monotonic()
+                except NotFound:
+                    # Its reader connects again, and learns why.
                     return
+                except Unavailable:
+                    if time.monotonic() - heard_at > _PATIENCE_S:
+                        return
                 now = time.monotonic()
                 if text:
                     yield text
@@ -124,10 +131,12 @@ class _Follower:
         tells_progress = time.monotonic() - self._progress_at >= _PROGRESS_S
         if not (found or tells_progress):
             return ""
-        self._job = feed.job(changed_at)
-        if self._job.done:
+        job = feed.job(changed_at)
+        if job.done:
             # It may have ended between the two reads; from now on the log is whole.
             found = feed.events(time.monotonic(), self._after)
+        # Not before: a stream whose job is done ends.
+        self._job = job
         text = ""
         for event in found:
             self._after = event.sequence

@@ -45,15 +45,18 @@ class Followed:
     resumed: int
 
 
-def measure(port: int, settings: Settings, *, seconds: float) -> Followed:
-    """Ask an API process for a job while READERS follow it and others. `settings`: of its Redis, without other jobs."""
+def measure(port: int, settings: Settings, *, seconds: float, rate: float | None = ASKED_PER_S) -> Followed:
+    """Ask an API process for a job while READERS follow it and others.
+
+    `settings`: of its Redis, without other jobs. `rate`: by second; None: as often as it answers.
+    """
     url = f"http://127.0.0.1:{port}/v1/jobs"
     body = {"prompt": "a red circle", "size": str(_SIZE), "steps": _STEPS, "n": IMAGES}
     jobs = [requests.post(url, json=body, timeout=10).json()["id"] for _ in range(JOBS)]
     with Movement(settings), Readers(port, [jobs[number % JOBS] for number in range(READERS)]) as readers:
         request = f"GET /v1/jobs/{jobs[0]} HTTP/1.1\r\nHost: bench\r\n\r\n".encode()
         before = readers.events
-        asked = drive(port, request, threads=CONNECTIONS, duration_s=seconds, rate=ASKED_PER_S, expected=200)
+        asked = drive(port, request, threads=CONNECTIONS, duration_s=seconds, rate=rate, expected=200)
         return Followed(asked, readers.events - before, readers.resumed)
 
 

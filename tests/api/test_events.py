@@ -191,8 +191,8 @@ def test_the_api_answers_beside_a_hundred_readers(live, client, settings):
     `planpaint bench api` asks for 100 ms. Here readers may make a GET slower, but it must not wait for them all.
     """
     ask = b"GET /v1/jobs?limit=1 HTTP/1.1\r\nHost: x\r\n\r\n"
-    alone = drive(live.port, ask, threads=4, duration_s=1, rate=50, expected=200)
-    followed = readers.measure(live.port, settings, seconds=2)
+    alone = drive(live.port, ask, threads=readers.CONNECTIONS, duration_s=1, expected=200)
+    followed = readers.measure(live.port, settings, seconds=2, rate=None)
     assert followed.asked.refused == alone.refused == 0
     assert followed.events >= readers.READERS, "nothing moved"
     assert followed.asked.percentile_ms(50) < 30 * alone.percentile_ms(50)
@@ -216,6 +216,25 @@ def test_readers_of_a_job_share_what_is_read_of_it(live, new, store, client):
     finally:
         for stream in streams:
             stream.close()
+
+
+def test_a_stream_outlives_a_redis_that_is_silent_for_a_moment(live, new, store, settings, client):
+    job = new()
+    stream = Stream(_url(live, job))
+    wait_until(lambda: stream.comments, what="a heartbeat")
+    # Longer than the API waits for an answer.
+    client.client_pause(1500, all=True)
+    assert _readiness(live) == "not_ready", "it was silent for long enough"
+    wait_until(lambda: _readiness(live) == "ready", what="Redis")
+    assert not stream.ended.is_set()
+    finish(store, settings, job["id"])
+    assert stream.ended.wait(15)
+    assert stream.types() == ["job.started", "image.completed", "job.completed"]
+
+
+def _readiness(live):
+    body = requests.get(f"{live.url}/readyz", timeout=10).json()
+    return body.get("code", body["status"])
 
 
 def test_readers_are_capped_and_those_who_leave_make_room(servers, client):
