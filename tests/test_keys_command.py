@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from app.cli import cli
 from app.launcher.child import EX_CONFIG
 from tests.api.conftest import running
+from tests.servers import is_empty
 
 
 def _run(*arguments, **environment):
@@ -56,7 +57,7 @@ def test_a_wrong_key_is_not_made(servers, client, wrong):
     answer = CliRunner().invoke(cli, ["keys", "create", *wrong], env=servers.environment)
     assert answer.exit_code == 2
     assert answer.stdout == ""
-    assert client.dbsize() == 0
+    assert is_empty(client)
 
 
 def test_keys_without_redis_are_one_sentence(tmp_path):

@@ -11,7 +11,7 @@ import requests
 from app import keys
 from tests.api.orders import finish, painting
 from tests.api.test_images import _png
-from tests.servers import wait_until
+from tests.servers import is_empty, wait_until
 
 BODY = {"prompt": "a red circle on a blue background", "size": "256x256", "steps": 12}
 
@@ -175,7 +175,7 @@ def test_a_deadline_counts_from_the_creation(submit, client, text, seconds):
 def test_a_bad_deadline_names_its_header(http, client, text):
     answer = http.post("/v1/jobs", json=BODY, headers={"Cancel-After": text.encode().decode("latin-1")})
     assert (answer.status_code, answer.get_json()["errors"][0]["pointer"]) == (422, "/Cancel-After")
-    assert client.dbsize() == 0
+    assert is_empty(client)
 
 
 # --- dry runs and refusals
@@ -187,7 +187,7 @@ def test_a_dry_run_prices_and_queues_nothing(http, client):
     assert answer.status_code == 200
     assert found["parameters"]["n"] == 3
     assert found["price"] == {"ar_tokens": 3 * (16 * 16 + 16 * 16), "dit_steps": 36, "pixels": 3 * 512 * 512}
-    assert client.dbsize() == 0
+    assert is_empty(client)
     assert http.post("/v1/jobs", json=BODY | {"dry_run": True, "n": 0}).status_code == 422
 
 
@@ -204,7 +204,7 @@ def test_what_cannot_be_made_is_refused_before_it_waits(http, client):
     for field, value in (("size", "4096x4096"), ("steps", 1000), ("output_format", "bmp"), ("prompt", "x" * 5000)):
         answer = http.post("/v1/jobs", json=BODY | {field: value})
         assert answer.status_code == 422
-    assert client.dbsize() == 0
+    assert is_empty(client)
 
 
 @pytest.mark.parametrize("n", [1, 2, 10])

@@ -8,6 +8,7 @@ from PIL import Image
 
 from api.application import build
 from app import wiring
+from tests.servers import is_empty
 
 PROMPT = "make the circle green"
 
@@ -67,7 +68,7 @@ def test_what_a_form_holds_is_used_or_refused(http, client):
     edit = {"prompt": PROMPT, "image": (io.BytesIO(_png()), "a.png"), "other": (io.BytesIO(_png()), "b.png")}
     answer = http.post("/v1/images/edits", data=edit)
     assert (answer.status_code, answer.get_json()["error"]["param"]) == (400, "other")
-    assert client.dbsize() == 0
+    assert is_empty(client)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_a_bad_image_names_itself_and_queues_nothing(http, client, image):
     answer = http.post("/v1/jobs", json={"prompt": PROMPT, "images": [_base64(_png()), image]})
     assert answer.status_code == 422
     assert answer.get_json()["errors"][0]["pointer"] == "/images/1"
-    assert client.dbsize() == 0
+    assert is_empty(client)
 
 
 def test_links_are_bounded_and_redirects_are_not_followed(http, httpserver):

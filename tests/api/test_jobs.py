@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from app import keys, wiring
 from app.domain.messages import ImageRef
+from tests.servers import is_empty
 from tests.store.orders import PLAN, PRIOR, paint, plan
 
 PROMPT = "a red circle on a blue background"
@@ -121,7 +122,7 @@ def test_bad_input_names_its_field_and_queues_nothing(http, client, field, value
     assert answer.content_type == "application/problem+json"
     assert problem["errors"][0]["pointer"].startswith(f"/{field}")
     assert field in problem["detail"]
-    assert client.dbsize() == 0
+    assert is_empty(client)
 
 
 def test_the_area_cap_is_the_operators(servers, client):
@@ -153,7 +154,7 @@ def test_bodies_that_are_no_job(http, client, body, content_type, status):
     assert answer.status_code == status
     assert answer.content_type == "application/problem+json"
     assert answer.get_json()["status"] == status
-    assert client.dbsize() == 0
+    assert is_empty(client)
 
 
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)

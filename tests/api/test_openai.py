@@ -13,7 +13,7 @@ from app import keys
 from app.domain.messages import ImageRef
 from app.errors import LostLease
 from tests.api.orders import Workers, a_picture
-from tests.servers import wait_until
+from tests.servers import is_empty, wait_until
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_what_is_wrong_is_named_before_any_work(ask, client, fields, param):
     assert caught.value.param == param
     assert caught.value.code == "invalid_input"
     assert param in caught.value.message
-    assert client.dbsize() == 0
+    assert is_empty(client)
 
 
 def test_edits_without_a_picture_or_with_a_mask(ask, live):
