@@ -155,6 +155,7 @@ def _forms(spec: dict[str, Any]) -> None:
         "type": "object",
         "properties": {"job": {"$ref": "#/components/schemas/JobRequest"}, "image": _FILES},
         "required": ["job"],
+        "additionalProperties": False,
     }
     content = spec["paths"]["/v1/jobs"]["post"]["requestBody"]["content"]
     content["multipart/form-data"] = {"schema": job, "encoding": {"job": {"contentType": "application/json"}}}
