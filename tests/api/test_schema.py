@@ -93,7 +93,7 @@ def _real(folder: Path) -> Iterator[tuple[str, str]]:
         assert stack.stop() == 0
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def service(request, tmp_path_factory) -> Iterator[tuple[str, str | None]]:
     """The URL of a service, and its key."""
     folder = tmp_path_factory.mktemp("fuzzed")
