@@ -13,12 +13,13 @@ from app.ar.engine import ArEngine
 from app.ar.prompt import PromptEncoder, edit_positions
 from app.ar.request import ArRequest
 from app.ar.weights import Weights
+from app.bench.demo import Result, Row
 from app.bench.world import CELL, held_out
 from app.checkpoint import Checkpoint
 from app.dit.engine import DitEngine
 from app.dit.request import PaintRequest
 from app.domain.sizes import Size
-from demo_model import ar, dit, samples, vae
+from demo_model import ar, card, dit, samples, vae
 from demo_model import training as loop
 from demo_model.codebook import CODES, encode
 from demo_model.export import export
@@ -104,6 +105,28 @@ def test_an_interrupted_training_ends_with_the_same_weights(name, trained, tmp_p
 
 
 PARTS = ("state", "cooling")
+
+
+def test_what_has_cooled_is_not_trained_on(trained):
+    stage = training("decoder", trained)
+    stage.cool(2)
+    with pytest.raises(RuntimeError, match="decoder has cooled"):
+        stage.run(0, 9)
+
+
+def test_the_dit_needs_a_trained_vae(tmp_path):
+    with pytest.raises(FileNotFoundError, match="vae-cooling"):
+        training("dit", tmp_path)
+
+
+def test_the_card_says_what_was_made_of_what(trained, checkpoint):
+    row = Row(100, 0.97, 0.915, 0.99, 0.97, 1.0, 0.99, 1.0, 0.98, 1.0)
+    said = card.text(checkpoint.folder, card.times(trained), Result({"256x256": row}, 2.5, 1.25, 1.5))
+    assert "| 256x256 | 97% (92% to 99%) | 100% | 99% | 100% | 98% | 100% | 100 |" in said
+    for name, steps in STEPS.items():
+        assert f"| {name} | {steps + 2} |" in said
+    assert f"{card.megabytes(checkpoint.folder):.1f} MB" in said
+    assert "apache-2.0" in said
 
 
 def test_the_engines_run_what_was_exported(checkpoint):
