@@ -30,7 +30,7 @@ class Time:
 def times(folder: Path) -> list[Time]:
     """Of the stages whose logs lie in the folder; the last lines say how far each part came."""
     found = []
-    for name in ("vae", "ar", "dit"):
+    for name in ("vae", "decoder", "ar", "dit"):
         log = folder / f"{name}.jsonl"
         lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.exists() else []
         steps = {line["part"]: line["step"] for line in lines}

@@ -53,7 +53,12 @@ class Training:
             self._load(self._file("state"))
 
     def run(self, minutes: float, steps: int | None = None) -> None:
-        """Train at the constant rate until the stage has had so many CPU minutes, or steps, in all."""
+        """Train at the constant rate until the stage has had so many CPU minutes, or steps, in all.
+
+        Raises RuntimeError once this object has cooled: the constant stage goes on from its own file.
+        """
+        if self._cooled:
+            raise RuntimeError(f"{self._stage.name} has cooled; read its constant stage anew to go on")
         started, saved = time.process_time() - self.cpu_s, self.cpu_s
         while self.cpu_s < minutes * 60 if steps is None else self.steps < steps:
             self._step(min(1.0, (self.steps + 1) / _WARMUP))

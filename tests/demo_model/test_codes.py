@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from transformers import GlmImageForConditionalGeneration
 
 from app.bench.world import COLOURS, KINDS, Drawing, Shape, shifts
-from demo_model import ar, samples
+from demo_model import ar, dit, samples, vae
 from demo_model.codebook import BACK_OF, BLANK, CODES, FRONT_OF, FactoredTable, encode, nearest, points, symbol
 from demo_model.samples import Sample
 
@@ -39,6 +40,11 @@ def test_the_heads_loss_is_that_of_its_whole_table():
     hidden = torch.randn(len(codes), ar.WIDTH) * 20
     whole = nn.functional.cross_entropy(hidden @ head.rows()[:CODES].T, codes, reduction="none")
     assert torch.allclose(head.loss(hidden, codes), whole, atol=1e-4)
+
+
+def test_the_whole_checkpoint_is_small():
+    parts = (GlmImageForConditionalGeneration(ar.config()), dit.build(), vae.build(), dit.build_text_encoder())
+    assert sum(p.numel() for part in parts for p in part.parameters()) * 2 <= 15e6
 
 
 def test_codes_are_of_the_colours_of_the_drawing():
