@@ -38,11 +38,14 @@ def test_ids_are_unique_and_event_ids_have_no_dot():
     assert "." not in Event(ids.pop(), 3, "image.completed", 0, 1).id
 
 
-@pytest.mark.parametrize(
-    "values", [{}, {"job_id": "j", "index": "x", "schema": 1}, {"job_id": "j", "index": 0, "schema": 2}]
-)
-def test_malformed_and_newer_dit_hints_are_left(values):
-    assert parse_task(values) is None
+@pytest.mark.parametrize("values", [{}, {"job_id": "j", "index": "x", "schema": 1}, {"job_id": "j", "schema": 1}])
+def test_malformed_dit_hints_are_refused(values):
+    with pytest.raises(ValueError, match="not those of a hint"):
+        parse_task(values)
+
+
+def test_newer_dit_hints_are_left():
+    assert parse_task({"job_id": "j", "index": 0, "schema": 2}) is None
 
 
 def test_a_dit_hint_reads_back():

@@ -151,7 +151,7 @@ def test_with_roles_redis_knows_its_users(tmp_path: Path) -> None:
     """The very command of the container, with other folders and another port."""
     redis_service, port = roles()["redis"], free_port()
     shell, flag, line = redis_service["command"]
-    line = line.replace("$$", "$").replace("/etc/", f"{INFRA}/").replace("/tmp/", f"{tmp_path}/")
+    line = line.replace("$$", "$").replace("/tmp/", f"{tmp_path}/").replace("/etc/", f"{INFRA}/")
     line = line.replace("valkey-server", str(get_binary_path()))
     line += f" --port {port} --bind 127.0.0.1 --dir {tmp_path}"
     with (
