@@ -60,6 +60,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         weed.start()
         wait_until(lambda: embedded.redis_answers(embedded.redis_url(credentials)), what="valkey")
         wait_until(lambda: _bucket(started.settings()), timeout=60, what="seaweedfs")
+        with connect(started.settings()) as found:
+            empty(found)
         yield started
     finally:
         for child in (valkey, weed):
