@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import requests
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from app.domain.job import SEED_LIMIT
 from app.domain.sizes import MAX_SIDE, Size
@@ -32,21 +32,30 @@ WebhookEvent = Literal["job.started", "image.completed", "image.failed", "image.
 Status = Literal["queued", "running", "succeeded", "partial", "failed", "canceling", "canceled", "expired"]
 
 
-class ReusedImage(BaseModel):
-    """An image whose stored prior tokens are painted again."""
+class Body(BaseModel):
+    """What a caller sends as JSON: no field is converted, but that JSON's whole numbers may be written as 7.0."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_numbers(cls, data: Any) -> Any:  # noqa: ANN401 - any JSON
+        if not isinstance(data, dict):
+            return data
+        return {name: int(v) if isinstance(v, float) and v.is_integer() else v for name, v in data.items()}
+
+
+class ReusedImage(Body):
+    """An image whose stored prior tokens are painted again."""
 
     job: str = Field(pattern=r"^job_[0-9a-f]{32}$")
     index: int = Field(ge=0, le=9)
 
 
-class JobRequest(BaseModel):
+class JobRequest(Body):
     """A job: one prompt, 1 to 10 pictures."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
         json_schema_extra={
             "example": {
                 "prompt": "a red circle on a blue background",
@@ -168,10 +177,8 @@ def _refuse_surrogates(text: str) -> None:
         raise ValueError("must be valid Unicode: it contains a lone surrogate")
 
 
-class WebhookTestRequest(BaseModel):
+class WebhookTestRequest(Body):
     """Where a test event is sent."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     url: str = Field(max_length=2048, examples=["https://example.org/hook"], json_schema_extra=URL_SCHEMA)
 

@@ -311,7 +311,9 @@ def test_an_error_while_reading_a_prompt_leaves_no_half_row(engines, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(engine._runner.state, "draw_first", fail)
         assert engine.admit([request("b", seed=1)]) == []
-        assert engine.step() == [ArFailure("b", "ar_error", "planning failed: OutOfMemoryError", retryable=True)]
+        (failed,) = engine.step()
+    assert failed == ArFailure("b", "ar_error", "planning failed: OutOfMemoryError", True, failed.traceback)
+    assert "OutOfMemoryError" in failed.traceback
     assert engine.running == ("a",)
     assert engine.admit([request("b", seed=1)]) == []
     assert {key: item.prior.ids for key, item in finish(engine).items()} == expected
