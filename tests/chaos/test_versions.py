@@ -63,19 +63,6 @@ def test_a_new_hint_that_an_old_painter_drops_is_sent_again(quick, client):
     assert store.get(ref.job_id).images[0].state is S.SUCCEEDED
 
 
-@pytest.mark.parametrize(
-    "junk",
-    [
-        {},
-        {"job_id": "job_x"},
-        {"job_id": None, "index": "a", "schema": 1},
-        {"job_id": "job_x", "index": 0, "schema": []},
-    ],
-)
-def test_junk_on_the_queue_is_no_task(junk):
-    assert parse_task(junk) is None
-
-
 @pytest.mark.chaos
 def test_a_painter_survives_everything_that_is_pushed_into_its_queue(attacked):
     """Matrix row 29, on the running worker."""

@@ -38,7 +38,15 @@ def test_ids_are_unique_and_event_ids_have_no_dot():
     assert "." not in Event(ids.pop(), 3, "image.completed", 0, 1).id
 
 
-@pytest.mark.parametrize("values", [{}, {"job_id": "j", "index": "x", "schema": 1}, {"job_id": "j", "schema": 1}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"job_id": "j", "schema": 1},
+        {"job_id": None, "index": "x", "schema": 1},
+        {"job_id": "j", "index": 0, "schema": []},
+    ],
+)
 def test_malformed_dit_hints_are_refused(values):
     with pytest.raises(ValueError, match="not those of a hint"):
         parse_task(values)
