@@ -1,13 +1,15 @@
 """Named places at which a process kills itself when a test asks for it, as SIGKILL would: no handler, no `finally`.
 
 `PLANPAINT_CRASH_AT=dit.after_upload` dies when that place is reached; `dit.denoising:3` at the third time that it is;
-`...@/tmp/died` only while that file is missing, and makes it first, so that the restarted process goes on. Several are
+`...@/tmp/died` only while that file is missing, and makes it first, so that the restarted process goes on. With `+hang`
+before the `@` it does not die but stands still, as on a device that never answers; its other threads go on. Several are
 parted by commas. A service that is not under test never sets it.
 """
 
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 from app.errors import Misconfigured
@@ -45,7 +47,7 @@ _lock = threading.Lock()
 def check() -> None:
     """Raises Misconfigured for a point that does not exist: a test that waits for it would wait for ever."""
     for wanted in _wanted():
-        name, times, _ = _parse(wanted)
+        name, times, _, _ = _parse(wanted)
         if name not in POINTS or times < 1:
             raise Misconfigured(f"{VARIABLE}: no crash point {wanted!r}")
 
@@ -55,8 +57,10 @@ def reach(name: str) -> None:
     if VARIABLE not in os.environ:
         return
     for wanted in _wanted():
-        point, times, once = _parse(wanted)
+        point, times, hangs, once = _parse(wanted)
         if point == name and _count(wanted) == times and _first(once):
+            while hangs:
+                time.sleep(60)
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -64,10 +68,11 @@ def _wanted() -> list[str]:
     return [part for part in os.environ.get(VARIABLE, "").split(",") if part]
 
 
-def _parse(wanted: str) -> tuple[str, int, str]:
+def _parse(wanted: str) -> tuple[str, int, bool, str]:
+    """The point, the time that counts, whether it hangs, and the file."""
     place, _, once = wanted.partition("@")
-    name, _, times = place.partition(":")
-    return name, int(times) if times.isdecimal() else int(not times), once
+    name, _, times = place.removesuffix("+hang").partition(":")
+    return name, int(times) if times.isdecimal() else int(not times), place.endswith("+hang"), once
 
 
 def _count(wanted: str) -> int:

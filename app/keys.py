@@ -19,7 +19,7 @@ planpaint:gone:<job>              string  tombstone of a removed job: deleted or
 planpaint:trash                   zset    jobs whose objects are to be removed -> server ms of the next try
 planpaint:idempotency:<owner>:<h> hash    fingerprint, job and stored answer of one Idempotency-Key (its SHA-256)
 planpaint:changes                 channel ids of jobs, the moment that they change
-planpaint:ar                      stream  hints for AR workers, consumer group "ar"
+planpaint:ar:<which>              stream  hints for AR workers by priority, and of returned images; group "ar"
 planpaint:dit                     list    hints for DiT workers (Celery's queue, written by kombu alone)
 planpaint:outbox                  zset    webhook events to deliver, <job>:<sequence> -> server ms of next attempt
 planpaint:delivery:<job>:<seq>    hash    what became of a delivery
@@ -43,6 +43,7 @@ from app.domain.job import Priority
 PREFIX = "planpaint:"
 
 DUE = PREFIX + "due"
+AR_RETURNED = PREFIX + "ar:returned"
 AR_REALTIME = PREFIX + "ar:realtime"
 AR_BATCH = PREFIX + "ar:batch"
 AR_GROUP = "ar"

@@ -288,13 +288,17 @@ class Stages:
         else:
             state = self._store.fail(lease, failure.code, failure.message, traceback=traceback)
         if state is ImageState.PLANNED:
-            self._hint_dit(lease.ref)
+            self._hint_dit(lease.ref, first=True)
         return state
+
+    def lose(self, lease: Lease, error: Exception) -> None:
+        """Give back what a process holds that ends because of an error, which any of its images may have caused."""
+        self._store.lose(lease, type(error).__name__, without_secrets(told(error), self._secrets))
 
     def release(self, lease: Lease) -> None:
         """Give unfinished work back when stopping, so that another worker takes it at once."""
         if self._store.release(lease) is ImageState.PLANNED:
-            self._hint_dit(lease.ref)
+            self._hint_dit(lease.ref, first=True)
 
     def sweep(self) -> int:
         """Put right every image whose lease lapsed or whose hint may be lost; returns how many were moved."""
@@ -305,13 +309,13 @@ class Stages:
             if action in ("retried", "failed", "expired"):
                 log.warning("sweep", image=str(ref), action=action, state=state)
                 moved += 1
-            if state is ImageState.PLANNED and action in ("retried", "hinted"):
-                self._hint_dit(ref)
+            if state is ImageState.PLANNED and action in ("retried", "hinted", "hinted first"):
+                self._hint_dit(ref, first=action != "hinted")
         return moved
 
-    def _hint_dit(self, ref: ImageRef) -> None:
+    def _hint_dit(self, ref: ImageRef, *, first: bool = False) -> None:
         try:
-            self._dit_queue.publish(DitTask(ref.job_id, ref.index))
+            self._dit_queue.publish(DitTask(ref.job_id, ref.index), first=first)
         except Unavailable as error:
             log.warning("dit_hint_not_published", image=str(ref), error=str(error))
 

@@ -40,7 +40,25 @@ def test_a_process_dies_at_the_named_time_and_only_once_where_a_file_says_so(tmp
     assert _run(once) == (0, 5)
 
 
-@pytest.mark.parametrize("value", ["ar.nowhere", "ar.decoding:0", "ar.decoding:x", "ar.decoding,dit"])
+def test_a_process_that_hangs_goes_no_further_and_lives():
+    script = "import threading, time, os\n" + _TIMES.replace(
+        "for", "threading.Timer(1, lambda: (print('alive', flush=True), os._exit(3))).start()\nfor"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {crash_points.VARIABLE: "ar.decoding:2+hang"},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert (ended.returncode, ended.stdout.split()) == (3, ["0", "alive"])
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["ar.nowhere", "ar.decoding:0", "ar.decoding:x", "ar.decoding+hang:2", "ar.decoding+sleep", "ar.decoding,dit"],
+)
 def test_a_point_that_does_not_exist_refuses_to_start(value, monkeypatch):
     monkeypatch.setenv(crash_points.VARIABLE, value)
     with pytest.raises(Misconfigured, match=crash_points.VARIABLE):

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -113,7 +114,7 @@ class ArWorker:
             self._watchdog.rest()
         order = list(self._rows)
         # First come, first painted: rows that end at the same step are handed over in the order of their claims.
-        for ended in sorted(self._engine.step(), key=lambda each: order.index(each.key)):
+        for ended in sorted(self._decoded(), key=lambda each: order.index(each.key)):
             if isinstance(ended, ArResult) and ended.prior.distinct_share() < self._min_distinct:
                 self._collapsed(ended.key)
             else:
@@ -126,6 +127,16 @@ class ArWorker:
             self._stages.release(row.lease)
             self._forget(key)
         self._watchdog.rest()
+
+    def _decoded(self) -> list[ArResult | ArFailure]:
+        """One step of the engine. An error of the whole batch gives all rows back, so far as Redis answers."""
+        try:
+            return self._engine.step()
+        except Exception as error:
+            with suppress(Unavailable):
+                for row in self._rows.values():
+                    self._stages.lose(row.lease, error)
+            raise
 
     def _take(self) -> None:
         if self._alone in self._rows:

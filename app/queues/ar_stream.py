@@ -1,8 +1,9 @@
 """The AR streams: hints that an image waits for its plan, read in groups by any number of AR workers.
 
-There is one stream for each priority. Realtime goes first, but every fourth admission is offered to batch first, so
-that neither waits for ever while the other one is full. Within a stream keys take turns, which the scripts see to that
-fill it (app/store/scripts/prelude.lua).
+There is one stream for each priority, and one that is read before them: an image that a worker has lost or given back
+has waited its turn. Realtime goes before batch, but every fourth admission is offered to batch first, so that neither
+waits for ever while the other one is full. Within a stream keys take turns, which the scripts see to that fill it
+(app/store/scripts/prelude.lua).
 """
 
 import json
@@ -18,7 +19,7 @@ from app.domain.messages import SCHEMA, ImageRef
 
 log = structlog.get_logger(__name__)
 
-STREAMS = (keys.AR_REALTIME, keys.AR_BATCH)
+STREAMS = (keys.AR_RETURNED, keys.AR_REALTIME, keys.AR_BATCH)
 #: One admission of so many goes to batch first.
 BATCH_EVERY = 4
 
@@ -54,11 +55,11 @@ class ArStream:
 
     def read(self, count: int) -> list[ArHint]:
         """Up to `count` new hints, at once."""
-        hints: list[ArHint] = []
-        batch_turns = (self._admitted % BATCH_EVERY + count) // BATCH_EVERY
+        hints = self._read({keys.AR_RETURNED: ">"}, count, None)
+        batch_turns = (self._admitted % BATCH_EVERY + count - len(hints)) // BATCH_EVERY
         if batch_turns:
             hints += self._read({keys.AR_BATCH: ">"}, batch_turns, None)
-        for stream in STREAMS:
+        for stream in (keys.AR_REALTIME, keys.AR_BATCH):
             if len(hints) < count:
                 hints += self._read({stream: ">"}, count - len(hints), None)
         self._admitted += len(hints)

@@ -15,7 +15,7 @@ from kombu.exceptions import OperationalError
 from app import keys
 from app.domain.messages import SCHEMA, DitTask
 from app.errors import Unavailable
-from app.queues.transport import REFUSED, SCHEME, TASK, Refused
+from app.queues.transport import FIRST, REFUSED, SCHEME, TASK, Refused
 from app.settings import Settings
 
 PAINT = TASK
@@ -93,10 +93,16 @@ class DitQueue:
     def __init__(self, application: celery.Celery) -> None:
         self._application = application
 
-    def publish(self, task: DitTask) -> None:
+    def publish(self, task: DitTask, *, first: bool = False) -> None:
+        """`first`: in front of all that wait, for an image that has waited its turn before."""
         try:
             self._application.send_task(
-                PAINT, kwargs=asdict(task), queue=keys.DIT_QUEUE, ignore_result=True, retry=False
+                PAINT,
+                kwargs=asdict(task),
+                queue=keys.DIT_QUEUE,
+                headers={FIRST: True} if first else None,
+                ignore_result=True,
+                retry=False,
             )
         except OperationalError as error:
             raise Unavailable(f"celery broker: {error}") from error

@@ -1,4 +1,5 @@
-"""Celery's Redis transport with a look at each message first: one that is no hint of ours goes no further.
+"""Celery's Redis transport with a look at each message first (one that is no hint of ours goes no further), and a way
+to the front of the queue.
 
 Celery itself refuses pickles, but other junk ends its worker, and some of it then waits in the queue for the next one.
 """
@@ -11,6 +12,7 @@ from typing import Any
 import structlog
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport import redis as base
+from kombu.utils.json import dumps
 
 log = structlog.get_logger(__name__)
 
@@ -20,12 +22,21 @@ TRANSPORT_ALIASES[SCHEME] = f"{__name__}:Transport"
 
 #: The one task that there is.
 TASK = "planpaint.paint"
+#: A message with this header goes in front of all that wait.
+FIRST = "planpaint-first"
 #: Called with the reason and the text of a refused message; given as the transport option of this name.
 REFUSED = "refused"
 Refused = Callable[[str, str], object]
 
 
 class Channel(base.Channel):  # type: ignore[misc]
+    def _put(self, queue: str, message: dict[str, Any], **options: Any) -> None:  # noqa: ANN401 - kombu's own
+        if not message["headers"].get(FIRST):
+            super()._put(queue, message, **options)
+            return
+        with self.conn_or_acquire() as client:
+            client.rpush(queue, dumps(message))
+
     def _brpop_read(self, **options: Any) -> bool | None:  # noqa: ANN401 - kombu's own
         try:
             done: bool | None = super()._brpop_read(**options)

@@ -1,7 +1,7 @@
 """What is in the store, raw: for those who check that its parts agree."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ _IMAGE_FIELDS = (
     "fence",
     "owner",
     "entry",
+    "returned",
     "ar_attempts",
     "dit_attempts",
     "prior_height",
@@ -164,7 +165,7 @@ class Inventory:
         if not record:
             return None
         images = [_image(replies) for _ in range(int(n))]
-        found = self._hinted(priority, [image.record.get("entry", "") for image in images])
+        found = self._hinted(priority, [image.record for image in images])
         return JobView(
             id=job_id,
             now=int(seconds * 1000 + microseconds // 1000),
@@ -180,13 +181,17 @@ class Inventory:
             gone=bool(gone),
         )
 
-    def _hinted(self, priority: Priority, entries: list[str]) -> list[bool]:
-        stream = keys.ar_stream(priority)
-        found = self._many([e for e in entries if e], lambda pipe, entry: pipe.xrange(stream, entry, entry))
-        replies = iter(found)
-        return [bool(next(replies)) if entry else False for entry in entries]
+    def _hinted(self, priority: Priority, records: list[dict[str, str]]) -> list[bool]:
+        """Whether the stream has the entry that each image's record names."""
+        named = [
+            (keys.AR_RETURNED if "returned" in record else keys.ar_stream(priority), record["entry"])
+            for record in records
+            if "entry" in record
+        ]
+        found = iter(self._many(named, lambda pipe, hint: pipe.xrange(hint[0], hint[1], hint[1])))
+        return [bool(next(found)) if "entry" in record else False for record in records]
 
-    def _many(self, names: list[str], ask: Any) -> list[Any]:  # noqa: ANN401 - a lambda over the client's pipeline
+    def _many(self, names: Sequence[Any], ask: Any) -> list[Any]:  # noqa: ANN401 - a lambda over the client's pipeline
         found: list[Any] = []
         for start in range(0, len(names), _CHUNK):
             with translated():

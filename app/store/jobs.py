@@ -264,6 +264,10 @@ class JobStore(JobReads):
         """Fail the image for good."""
         return self._give_back(lease, "fail", code, message, traceback)
 
+    def lose(self, lease: Lease, code: str, traceback: str) -> ImageState | None:
+        """The process that holds it ends: as when the lease lapses, but at once and with a traceback."""
+        return self._give_back(lease, "lose", code, "", traceback)
+
     def _give_back(self, lease: Lease, how: str, code: str, message: str, traceback: str = "") -> ImageState | None:
         with translated():
             state = self._scripts.on_image(

@@ -195,15 +195,16 @@ class JobReads:
         with translated():
             pipe = self._client.pipeline(transaction=False)
             pipe.hgetall(keys.STATS)
+            pipe.xlen(keys.AR_RETURNED)
             pipe.xlen(keys.AR_REALTIME)
             pipe.xlen(keys.AR_BATCH)
             pipe.llen(keys.DIT_LIST)
             pipe.zcard(keys.DUE)
             pipe.zcard(keys.OUTBOX)
             pipe.zcard(keys.TRASH)
-            totals, realtime, batch, dit_hints, active, outbox, trash = pipe.execute()
+            totals, returned, realtime, batch, dit_hints, active, outbox, trash = pipe.execute()
         waiting = {
-            "ar_hints": realtime + batch,
+            "ar_hints": returned + realtime + batch,
             "dit_hints": dit_hints,
             "images_active": active,
             "webhooks_waiting": outbox,

@@ -72,5 +72,6 @@ class Scripts:
             keys.LINES,
             keys.TURNS,
             keys.DEAD,
+            keys.AR_RETURNED,
         ]
         return self._scripts[name](keys=image_keys, args=[str(ref), *args], client=client)

@@ -54,6 +54,9 @@ class Attacked:
         process.extra = extra
         self.until(lambda: not process.extra, f"a new {role}")
         self.until(self.cluster.ready, f"the new {role}'s readiness")
+        if role == "api":  # it keeps no heartbeat that tells
+            url = f"{self.cluster.api_url}/healthz"
+            self.until(lambda: requests.get(url, timeout=1).ok, "an answer of the new API")
 
     def order(self, **fields: Any) -> Accepted:
         """Submit as a client should: with a key, until there is an answer."""

@@ -1,9 +1,13 @@
 """A process dies at a named point of a hand-over: its image ends right, committed once, each event under one id."""
 
+import time
+
+import click
 import pytest
 import requests
 
 from app import crash_points
+from app.domain.messages import ImageRef
 from tests.chaos.conftest import Attacked
 
 #: Run with all other tests. The rest is part of `make chaos`: each takes seconds.
@@ -29,6 +33,23 @@ def test_a_job_whose_worker_dies_here_ends_right(attacked, point, tmp_path):
     _arm(attacked, point, died)
     accepted = attacked.order()
     attacked.until(died.exists, f"the death at {point}")
+    assert attacked.verdict(accepted) == []
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize(("point", "state"), [("ar.decoding:40", "planning"), ("dit.denoising:2", "painting")])
+def test_a_worker_that_hangs_is_ended_within_its_limit_and_its_images_run_again(attacked, point, state, tmp_path):
+    """Its heartbeat goes on and keeps the lease, so that nothing but the watchdog can free the image."""
+    role, hung, limit_s = point.partition(".")[0], tmp_path / "hung", 2
+    attacked.restart(role, **{crash_points.VARIABLE: f"{point}+hang@{hung}", "PLANPAINT_STEP_LIMIT_S": str(limit_s)})
+    accepted = attacked.order()
+    attacked.until(hung.exists, "the hang")
+    since, fence = time.monotonic(), attacked.witness.record(ImageRef(accepted.ids[0], 0))[1]
+    assert attacked.state(accepted) == state
+    attacked.until(lambda: attacked.witness.record(ImageRef(accepted.ids[0], 0))[1] > fence, "a new lease")
+    took = time.monotonic() - since
+    click.echo(f"{point}: running again {took:.1f} s after the hang, limit {limit_s + 15} s")
+    assert took < limit_s + 15
     assert attacked.verdict(accepted) == []
 
 

@@ -10,11 +10,12 @@ import redis
 from app import keys, wiring
 from app.connect import connect
 from app.domain.access import LimitChanges, Limits, Scope
-from app.domain.messages import ImageRef
+from app.domain.messages import DitTask, ImageRef
 from app.errors import ImageFailed
 from app.launcher import embedded
 from app.launcher.child import Child
 from app.launcher.ports import free_ports
+from app.queues.dit_queue import DitQueue, make_celery
 from app.settings import load
 from app.store import scripts
 from app.store.jobs import IdempotencyKey, Terms
@@ -147,6 +148,8 @@ def test_the_roles_pass_a_job_from_hand_to_hand(role, admin):
     stores["ar"].renew(leases[1])
     assert stores["ar"].canceled(leases) == []
     stores["ar"].release(leases[1])
+    for user in ("dit", "sweeper"):
+        DitQueue(make_celery(role(user)[0])).publish(DitTask("job_1", 0), first=True)
     wiring.stages(*role("ar")).give_up(leases[2], ImageFailed("ar_error", "no"))
     order = stores["dit"].claim_paint(leases[0].ref, token="dit-1/1")
     stores["dit"].renew(order.lease, step=1)

@@ -1,8 +1,10 @@
+import pytest
+
 from app import keys
 from app.domain.job import Priority
 from app.domain.messages import ImageRef
 from app.queues.ar_stream import BATCH_EVERY, ArStream
-from tests.store.orders import plan, submit
+from tests.store.orders import PLAN, plan, submit
 
 
 def _stream(client, consumer="one"):
@@ -47,13 +49,29 @@ def test_a_lone_priority_gets_every_slot(store, client):
     assert len(stream.read(8)) == 8
 
 
-def test_a_batch_image_goes_back_to_its_own_stream(store, client):
+@pytest.mark.parametrize("priority", Priority)
+def test_an_image_that_comes_back_goes_before_all_that_wait(store, client, priority):
     stream = _stream(client)
-    ref = ImageRef(submit(store, priority=Priority.BATCH), 0)
+    ref = ImageRef(submit(store, priority=priority), 0)
+    (hint,) = stream.read(1)
+    lease = store.claim_plan(ref, entry=hint.entry, token="t").lease
+    others = [submit(store, 8, priority=each) for each in Priority]
+    store.release(lease)
+    assert (client.xlen(keys.AR_RETURNED), client.xlen(keys.AR_REALTIME), client.xlen(keys.AR_BATCH)) == (1, 8, 8)
+    assert client.zrank(keys.waiting(priority), str(ref)) == 0
+    (again,) = stream.read(1)
+    assert again.ref == ref
+    assert {hint.ref.job_id for hint in stream.read(8)} == set(others)
+    store.hand_over(store.claim_plan(ref, entry=again.entry, token="u").lease, PLAN)
+    assert client.xlen(keys.AR_RETURNED) == client.xpending(keys.AR_RETURNED, keys.AR_GROUP)["pending"] == 0
+
+
+def test_a_returned_image_wakes_an_idle_worker(store, client):
+    stream = _stream(client)
+    ref = ImageRef(submit(store), 0)
     (hint,) = stream.read(1)
     store.release(store.claim_plan(ref, entry=hint.entry, token="t").lease)
-    assert (client.xlen(keys.AR_REALTIME), client.xlen(keys.AR_BATCH)) == (0, 1)
-    assert [again.ref for again in stream.read(1)] == [ref]
+    assert [hint.ref for hint in stream.wait(1000)] == [ref]
 
 
 def test_a_stream_that_a_new_server_does_not_know_is_made_again(client):

@@ -181,7 +181,7 @@ def test_a_lapsed_ar_lease_goes_back_to_the_stream_and_the_zombie_is_refused(sto
     assert _sweep_when_due(store, placed.ref) == ("retried", S.QUEUED)
     with pytest.raises(LostLease):
         store.hand_over(placed.lease, PLAN)
-    assert client.xlen(keys.AR_REALTIME) == 1
+    assert (client.xlen(keys.AR_RETURNED), client.xlen(keys.AR_REALTIME)) == (1, 0)
     lease = plan(store, placed.ref, token="second")
     assert lease.fence == placed.lease.fence + 1
     store.hand_over(lease, PLAN)
@@ -190,6 +190,7 @@ def test_a_lapsed_ar_lease_goes_back_to_the_stream_and_the_zombie_is_refused(sto
 def test_a_lapsed_dit_lease_keeps_the_prior_tokens(store):
     placed = place(store, S.PAINTING)
     assert _sweep_when_due(store, placed.ref) == ("retried", S.PLANNED)
+    assert _sweep_when_due(store, placed.ref) == ("hinted first", S.PLANNED)
     assert store.plan(placed.ref) == PLAN
     assert store.get(placed.ref.job_id).images[0].ar_attempts == 1
     assert store.claim_paint(placed.ref, token="second").prior == PRIOR
@@ -218,7 +219,7 @@ def test_an_image_fails_when_its_attempts_are_used_up(store, stage):
 
 
 def _alone(client, ref):
-    ((_, fields),) = client.xrange(keys.AR_REALTIME)
+    ((_, fields),) = client.xrange(keys.AR_RETURNED)
     return fields[b"job"] == ref.job_id.encode() and b"alone" in fields
 
 
@@ -258,8 +259,11 @@ def test_a_lost_ar_hint_is_sent_again_and_one_that_waits_is_not(store, client):
     assert _sweep_when_due(store, ref) == ("kept", S.QUEUED)
     client.xtrim(keys.AR_REALTIME, maxlen=0, approximate=False)
     assert _sweep_when_due(store, ref) == ("hinted", S.QUEUED)
-    assert client.xlen(keys.AR_REALTIME) == 1
+    assert (client.xlen(keys.AR_RETURNED), client.xlen(keys.AR_REALTIME)) == (1, 0)
+    client.xtrim(keys.AR_RETURNED, maxlen=0, approximate=False)
+    assert _sweep_when_due(store, ref) == ("hinted", S.QUEUED)
     plan(store, ref)
+    assert client.xlen(keys.AR_RETURNED) == 1
 
 
 def test_a_hint_read_by_a_worker_that_died_at_once_is_sent_again(store, client):

@@ -185,6 +185,14 @@ def test_a_suspect_is_planned_alone_after_the_rows_that_run_and_before_newcomers
         _run_until(worker, lambda: all(_states(store, job) == [S.PLANNED] for job in [*company, later]))
 
 
+def _hint_again(worker, store, client):
+    """What it had read and not claimed; the sweeper would wait for the length of a lease."""
+    for hint in worker._hints:
+        worker._stream.drop(hint)
+        client.zadd(keys.DUE, {str(hint.ref): 1})
+        assert store.sweep(hint.ref)[0] == "hinted"
+
+
 def test_a_prompt_that_kills_its_process_takes_nobody_with_it(engine, client, patient, patient_store, blobs, registry):
     """The process's end is played: all that the worker holds is lost the moment it runs the poison."""
     store = patient_store
@@ -200,13 +208,41 @@ def test_a_prompt_that_kills_its_process_takes_nobody_with_it(engine, client, pa
             deaths += not worker.idle
             for row in worker._rows.values():
                 _lose(store, client, row.lease.ref)
-            for hint in worker._hints:  # read and not claimed; for the sweeper's eyes they would have to wait longer
-                worker._stream.drop(hint)
-                client.zadd(keys.DUE, {str(hint.ref): 1})
-                assert store.sweep(hint.ref)[0] == "hinted"
+            _hint_again(worker, store, client)
     assert deaths == 3
     assert store.get(poison).images[0].failure.code == "worker_lost"
     assert all(_states(store, job) == [S.PLANNED] for job in good)
+
+
+def test_an_error_of_the_whole_batch_ends_the_worker_and_fails_what_causes_it_alone(
+    engine, client, patient, patient_store, blobs, registry, monkeypatch
+):
+    """Each worker that runs the poison ends with an error; its images go on elsewhere at once, with its traceback."""
+    store = patient_store
+    poison, good = _submit(store, prompt="poison"), [_submit(store), _submit(store)]
+    real = engine.step
+
+    def step():
+        if any(poison in key for key in engine.running):
+            raise RuntimeError("the device is broken")
+        return real()
+
+    monkeypatch.setattr(engine, "step", step)
+    ends = 0
+    while not store.get(poison).done:
+        with _worker(engine, client, patient, store, blobs, registry, f"w{ends}") as worker:
+            with pytest.raises(RuntimeError):
+                _run_until(worker, lambda: store.get(poison).done)
+            ends += 1
+            for key in engine.running:
+                engine.evict(key)
+            _hint_again(worker, store, client)
+    assert ends == 3
+    with _worker(engine, client, patient, store, blobs, registry, "last") as worker:
+        _run_until(worker, lambda: all(_states(store, job) == [S.PLANNED] for job in good))
+    image = store.get(poison).images[0]
+    assert (image.failure.code, image.ar_attempts) == ("worker_lost", 3)
+    assert "the device is broken" in wiring.dead_letters(client).get(f"{poison}:0").traceback
 
 
 def test_a_bad_prompt_fails_alone_with_a_reason(worker, store):

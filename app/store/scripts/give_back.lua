@@ -1,6 +1,6 @@
 -- A worker ends its lease without a result.
 -- ARGV[2] fence  ARGV[3] how: "release" (uncounted), "retry" (counted), "retry_once" (counted; for good when an attempt
--- failed with this code before), "fail" (for good)
+-- failed with this code before), "fail" (for good), "lose" (the process ends, whatever the cause)
 -- ARGV[4] max attempts  ARGV[5] hint ms  ARGV[6] code  ARGV[7] message  ARGV[8] traceback, or ''
 -- A worker that sees the job's deadline pass fails with the code "deadline_exceeded"; such an image is canceled.
 -- Returns the image's state afterwards, or '' when the lease was lost already.
@@ -20,6 +20,8 @@ if ARGV[6] == 'deadline_exceeded' then
   stop()
 elseif ARGV[3] == 'fail' or again then
   fail(ARGV[6], ARGV[7])
+elseif ARGV[3] == 'lose' then
+  lose(tonumber(ARGV[4]), tonumber(ARGV[5]))
 else
   retry(ARGV[3] ~= 'release', tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[7])
 end

@@ -15,12 +15,14 @@
 --   KEYS[17] active hash    owner -> images that have not ended
 --   KEYS[18] lines, KEYS[19] turns  starts of the names of a key's line and turn; "<priority>:<owner>" follows
 --   KEYS[20] dead   zset    dead letters -> server ms; of an image that failed, "<job>:<index>"
+--   KEYS[21] returned stream  hints of images that have been with a worker before; read before the other streams
 --   ARGV[1] member  "<job>:<index>"
 -- TABLE, the allowed moves, is put in front of this text by scripts.py from app/domain/states.py; so are TURN, the
 -- images of a key that are hinted at a time, ANYBODY, the owner who takes no turns, and MOST_DEAD letters.
 local image, job, due, events, outbox, realtime, batch, dit, stats,
-  wait_realtime, wait_batch, wait_dit, counts, pace, expiry, changes, active, lines, turns, dead = unpack(KEYS)
-local priority, job_owner = unpack(redis.call('HMGET', job, 'priority', 'owner'))
+  wait_realtime, wait_batch, wait_dit, counts, pace, expiry, changes, active, lines, turns, dead,
+  returned = unpack(KEYS)
+local priority, job_owner, created_at = unpack(redis.call('HMGET', job, 'priority', 'owner', 'created_at'))
 local is_batch = priority == 'batch'
 local ar, wait_ar = is_batch and batch or realtime, is_batch and wait_batch or wait_realtime
 local member = ARGV[1]
@@ -103,7 +105,8 @@ local function enter(new_state, at)
   redis.call('HINCRBY', counts, new_state, 1)
   if new_state == 'queued' or new_state == 'planned' then
     local queue = new_state == 'queued' and wait_ar or wait_dit
-    redis.call('ZADD', queue, clock[1] * 1000000 + clock[2], member)
+    local since = get('returned') and created_at * 1000 or clock[1] * 1000000 + clock[2]
+    redis.call('ZADD', queue, since, member)
   end
   state = new_state
   look(at)
@@ -142,22 +145,33 @@ local function finish(new_state, kind)
   touch()
 end
 
+-- The stream that the image's hint stands in.
+local function stream()
+  return get('returned') and returned or ar
+end
+
 local function drop_hint()
   local entry = get('entry')
   if entry then
-    redis.call('XACK', ar, 'ar', entry)
-    redis.call('XDEL', ar, entry)
+    redis.call('XACK', stream(), 'ar', entry)
+    redis.call('XDEL', stream(), entry)
     redis.call('HDEL', image, 'entry')
   end
 end
 
-local function send_hint()
+-- An image that has waited its turn does not wait for another one: from now on its hints go before all others'.
+local function put_first()
   drop_hint()
+  redis.call('HSET', image, 'returned', 1)
+end
+
+local function send_hint()
+  put_first()
   local fields = {'job', job_id, 'index', index, 'schema', 1}
   if get('alone') then
     fields[7], fields[8] = 'alone', 1
   end
-  local entry = redis.call('XADD', ar, '*', unpack(fields))
+  local entry = redis.call('XADD', returned, '*', unpack(fields))
   redis.call('HSET', image, 'entry', entry)
   if takes_turns then
     redis.call('ZREM', line, member)
@@ -230,8 +244,18 @@ local function retry(counted, max_attempts, hint_ms, code, message)
   redis.call('HDEL', image, 'owner')
   redis.call('HSET', image, 'step', 0, 'hints', 0)
   redis.call('HINCRBY', stats, 'retries', 1)
+  put_first()
   enter(target('retry'), now + hint_ms)
   if state == 'queued' then
     send_hint()
   end
+end
+
+-- Its worker is no more. What shared a batch may have been the cause, so the last attempt at a plan is made alone, and
+-- until then there is one more.
+local function lose(max_attempts, hint_ms)
+  if state == 'planning' and not get('alone') and tonumber(get('ar_attempts')) >= max_attempts - 1 then
+    redis.call('HSET', image, 'alone', 1, 'ar_attempts', max_attempts - 1)
+  end
+  retry(true, max_attempts, hint_ms, 'worker_lost', 'the worker was lost ' .. max_attempts .. ' times at this image')
 end

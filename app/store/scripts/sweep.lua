@@ -1,8 +1,8 @@
 -- Look at one image whose time in `due` has come. Server time decides alone.
 -- ARGV[2] lease ms  ARGV[3] hint ms  ARGV[4] max attempts
 -- Returns what was done: "early", "gone", "kept", "retried", "failed", "hinted", "expired",
--- "stopped"; and the state afterwards.
--- For a planned image the caller then publishes the Celery hint.
+-- "hinted first", "stopped"; and the state afterwards.
+-- For a planned image the caller then publishes the Celery hint, in front of all others unless it is "hinted".
 local lease, hint, max_attempts = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local score = redis.call('ZSCORE', due, member)
 if not score or tonumber(score) > now then
@@ -19,12 +19,8 @@ if overdue then
   expire(now + lease)
   return {'expired', state}
 end
-if state == 'planning' and not get('alone') and tonumber(get('ar_attempts')) >= max_attempts - 1 then
-  -- Another row of its batch may have killed the process. So the last attempt is made alone, and until then there is one.
-  redis.call('HSET', image, 'alone', 1, 'ar_attempts', max_attempts - 1)
-end
 if state == 'planning' or state == 'painting' then
-  retry(true, max_attempts, hint, 'worker_lost', 'the worker was lost ' .. max_attempts .. ' times at this image')
+  lose(max_attempts, hint)
   return {state == 'failed' and 'failed' or 'retried', state}
 end
 if state == 'planned' then
@@ -34,7 +30,7 @@ if state == 'planned' then
     hint = hint * 2 ^ math.min(hints, 8)
   end
   look(now + hint)
-  return {'hinted', state}
+  return {get('returned') and 'hinted first' or 'hinted', state}
 end
 if takes_turns and redis.call('ZSCORE', line, member) then
   -- It waits for its turn. What no longer waits itself must not keep it from that.
@@ -49,8 +45,8 @@ if takes_turns and redis.call('ZSCORE', line, member) then
 end
 -- Queued: the hint is fine while it waits unread, or while a worker has only just read it.
 local entry = get('entry')
-if entry and #redis.call('XRANGE', ar, entry, entry) == 1 then
-  local pending = redis.pcall('XPENDING', ar, 'ar', entry, entry, 1)
+if entry and #redis.call('XRANGE', stream(), entry, entry) == 1 then
+  local pending = redis.pcall('XPENDING', stream(), 'ar', entry, entry, 1)
   if pending.err or not pending[1] or pending[1][3] < lease then
     look(now + hint)
     return {'kept', state}
