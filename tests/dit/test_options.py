@@ -1,11 +1,7 @@
 """Step cache, compiled blocks, tiled decoding, memory: each against the plain engine on the same weights."""
 
 import dataclasses
-import gc
 import json
-import os
-from pathlib import Path
-from statistics import median
 
 import numpy as np
 import pytest
@@ -144,27 +140,6 @@ def allocated(call):
         held += event.nbytes()
         peak = max(peak, held)
     return peak
-
-
-def test_memory_is_flat_over_pictures_and_cancels(engines):
-    """A picture or its latents kept each time would be 48 KB and more; the long run is `planpaint bench dit`."""
-    engine, request = engines["tiny"], paint_request(size="128x128", steps=1)
-    edit = edit_request("tiny", PICTURES[1:2], size="128x128", steps=1)
-
-    def stop(step):
-        raise KeyError
-
-    resident = []
-    for _ in range(24):
-        for _ in range(4):
-            engine.paint(request, lambda step: None)
-        for cancelled in (request, edit):
-            with pytest.raises(KeyError):
-                engine.paint(cancelled, stop)
-        gc.collect()
-        resident.append(int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGESIZE"))
-    grown = median(resident[-6:]) - median(resident[6:12])
-    assert grown / (12 * 6) < 12 * 1024
 
 
 def test_a_request_crosses_to_other_ranks_whole():

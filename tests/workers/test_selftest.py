@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -70,6 +71,7 @@ def test_a_worker_that_fails_its_self_test_ends_and_is_never_ready(servers, clie
     )
     while process.poll() is None:
         seen |= {worker.state for worker in registry.list()}
+        time.sleep(0.02)
     assert process.stderr is not None
     said = process.stderr.read().strip().splitlines()[-1]
     process.stderr.close()
