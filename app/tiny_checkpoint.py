@@ -60,7 +60,7 @@ def make(folder: Path) -> None:
             vision_language_encoder=_vision_language_encoder(tokenizer),
             vae=_vae(),
             transformer=_transformer(),
-            scheduler=_scheduler(),
+            scheduler=scheduler(),
         )
     pipeline.save_pretrained(folder)
 
@@ -172,7 +172,8 @@ def _vae() -> AutoencoderKL:
     ).eval()
 
 
-def _scheduler() -> FlowMatchEulerDiscreteScheduler:
+def scheduler() -> FlowMatchEulerDiscreteScheduler:
+    """GLM-Image's own."""
     return FlowMatchEulerDiscreteScheduler(
         use_dynamic_shifting=True,
         time_shift_type="linear",

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler, GlmImagePipeline, GlmImageTransformer2DModel
+from diffusers import GlmImagePipeline, GlmImageTransformer2DModel
 from transformers import ByT5Tokenizer, GenerationConfig, GlmImageForConditionalGeneration, GlmImageModel
 
+from app.tiny_checkpoint import scheduler
 from demo_model import ar, dit, vae
 from demo_model.codebook import LIFT, POINTS, FactoredTable, lifted
 from demo_model.tokenizer import END, START, processor, tokenizer
@@ -37,7 +38,7 @@ def export(weights: dict[str, dict[str, torch.Tensor]], folder: Path) -> None:
     pipeline = GlmImagePipeline(
         tokenizer=ByT5Tokenizer(),
         processor=processor(),
-        scheduler=_scheduler(),
+        scheduler=scheduler(),
         **{name: part.half() for name, part in parts.items()},
     )
     pipeline.save_pretrained(half)
@@ -104,17 +105,6 @@ def _transformer(weights: dict[str, torch.Tensor]) -> GlmImageTransformer2DModel
     network = dit.build()
     network.load_state_dict(plain | {"prior_token_embedding.weight": rows})
     return network.eval()
-
-
-def _scheduler() -> FlowMatchEulerDiscreteScheduler:
-    return FlowMatchEulerDiscreteScheduler(
-        use_dynamic_shifting=True,
-        time_shift_type="linear",
-        base_shift=0.25,
-        max_shift=0.75,
-        base_image_seq_len=256,
-        max_image_seq_len=4096,
-    )
 
 
 def _say_float32(config: dict[str, Any]) -> None:
