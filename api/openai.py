@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from api import access, headers
 from api.openai_schemas import GenerationRequest, ImagesOut, ModelOut, ModelPath, ModelsOut, OpenAIError
 from api.parts import current
-from api.problems import problem
+from api.problems import problem, refuse_repeated, sentence
 from api.schemas import JobRequest
 from api.submission import submission_of
 from api.waiting import until_done
@@ -55,9 +55,11 @@ def edits() -> Response:
         raise RefusedInput("mask", "is not taken: the model edits by words alone")
     if not (request.files.getlist("image") or request.files.getlist("image[]")):
         raise RefusedInput("image", "is required")
+    refuse_repeated(request.form)
     fields = request.form.to_dict()
     try:
-        body = GenerationRequest.model_validate(fields)
+        # A form holds text alone.
+        body = GenerationRequest.model_validate(fields, strict=False)
     except ValidationError as error:
         raise _refused(error) from error
     try:
@@ -128,7 +130,7 @@ def _job(body: GenerationRequest) -> JobRequest:
 
 def _refused(error: ValidationError) -> RefusedInput:
     first = error.errors(include_url=False, include_input=False)[0]
-    return RefusedInput("/".join(str(part) for part in first["loc"]), str(first["msg"]).removeprefix("Value error, "))
+    return RefusedInput("/".join(str(part) for part in first["loc"]), sentence(first))
 
 
 def _caller_has_gone() -> bool:

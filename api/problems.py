@@ -6,6 +6,7 @@ from typing import Any
 import structlog
 from flask import Flask, Response, jsonify, request
 from pydantic import BaseModel, Field, ValidationError
+from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import HTTPException
 
 from app.errors import Conflict, DataLost, Gone, KeyReused, NotFound, NotReady, RefusedInput, Unavailable
@@ -77,10 +78,17 @@ def invalid(errors: Sequence[tuple[str, str]]) -> Response:
     return problem(422, "invalid_input", "Invalid input", detail, errors=errors)
 
 
+def refuse_repeated(given: MultiDict[str, str]) -> None:
+    """Of a parameter or a field of a form that is given twice one value would be ignored."""
+    for name, values in given.lists():
+        if len(values) > 1:
+            raise RefusedInput(name[:80], "comes more than once")
+
+
 def from_validation(error: ValidationError) -> Response:
     """Pydantic's findings, without the input: it may be a megabyte, or a secret."""
     return invalid(
-        [("/".join(_escaped(part) for part in e["loc"]), _sentence(e)) for e in error.errors(include_url=False)]
+        [("/".join(_escaped(part) for part in e["loc"]), sentence(e)) for e in error.errors(include_url=False)]
     )
 
 
@@ -89,7 +97,8 @@ def _escaped(part: str | int) -> str:
     return str(part).replace("~", "~0").replace("/", "~1")
 
 
-def _sentence(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails
+def sentence(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails
+    """One of pydantic's findings in our words."""
     if error["type"] == "extra_forbidden":
         return "is not a known field"
     if error["type"] == "missing":

@@ -8,6 +8,7 @@ import time
 import pytest
 import requests
 
+from api.headers import preferred_wait
 from app import keys
 from tests.api.orders import finish, painting
 from tests.api.test_images import _png
@@ -158,6 +159,13 @@ def test_other_preferences_do_not_wait(http, prefer):
     assert answer.headers.get("Preference-Applied") == ("respond-async" if prefer == "respond-async" else None)
 
 
+@pytest.mark.parametrize("prefer", ["respond-async, wait=9", "wait=9, respond-async", 'Wait="9"', "wait = 9;x=y, wait=3"])
+def test_a_wait_is_one_in_whatever_company_and_writing(app, prefer):
+    """RFC 7240: `respond-async, wait=9` is an answer within nine seconds, or 202."""
+    with app.test_request_context(headers={"Prefer": prefer}):
+        assert preferred_wait() == (9, "wait=9")
+
+
 # --- Cancel-After
 
 
@@ -197,6 +205,36 @@ def test_what_is_accepted_is_used_and_nothing_else_is_accepted(http, client):
     assert (answer.status_code, answer.get_json()["errors"][0]["pointer"]) == (422, "/webhook")
     answer = http.post("/v1/jobs", json=BODY | {"webhook_events": ["job.completed"]})
     assert answer.get_json()["errors"][0]["pointer"] == "/webhook_events"
+
+
+@pytest.mark.parametrize("text", ['"prompt": "a", "prompt": "b"', '"prompt": "a", "metadata": {"prompt": 1, "prompt": 2}'])
+def test_a_name_that_comes_twice_is_refused(http, client, text):
+    answer = http.post("/v1/jobs", data=f"{{{text}}}", content_type="application/json")
+    assert (answer.status_code, answer.get_json()["code"]) == (422, "invalid_input")
+    assert '"prompt"' in answer.get_json()["detail"]
+    assert is_empty(client)
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/webhook-test", "/v1/images/generations", "/v1/images/edits"])
+def test_what_belongs_into_the_body_is_not_ignored_in_the_query(http, client, path):
+    """fal-ai/fal-js#135, the other way round: there webhooks are named in the query."""
+    answer = http.post(f"{path}?webhook_url=https://example.org/", json={"prompt": "x"})
+    refused = {"error": {"param": "webhook_url"}} if "images" in path else {"errors": [{"pointer": "/webhook_url"}]}
+    assert answer.status_code == (400 if "images" in path else 422)
+    assert _has(answer.get_json(), refused)
+    assert is_empty(client)
+
+
+def _has(found, part):
+    if isinstance(part, list):
+        return len(found) == len(part) and all(map(_has, found, part))
+    return all(_has(found[name], part[name]) for name in part) if isinstance(part, dict) else found == part
+
+
+@pytest.mark.parametrize("query", ["?status=queued&status=failed", "/job_{0:032}?wait=1&wait=2"])
+def test_a_parameter_that_comes_twice_is_refused(http, client, query):
+    answer = http.get("/v1/jobs" + query.format(0))
+    assert (answer.status_code, "more than once" in answer.get_json()["detail"]) == (422, True)
 
 
 def test_what_cannot_be_made_is_refused_before_it_waits(http, client):
