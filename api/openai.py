@@ -14,16 +14,15 @@ from flask import Blueprint, Response, jsonify, request
 from flask_openapi import APIBlueprint, Tag
 from pydantic import ValidationError
 
-from api import access, headers
+from api import headers
 from api.openai_schemas import GenerationRequest, ImagesOut, ModelOut, ModelPath, ModelsOut, OpenAIError
 from api.parts import current
 from api.problems import problem, refuse_repeated, sentence
 from api.schemas import JobRequest
-from api.submission import submission_of
+from api.submission import receipt_of
 from api.waiting import until_done
 from app.domain.job import Job
-from app.errors import RefusedInput
-from app.store.jobs import IdempotencyKey
+from app.errors import RefusedInput, Unavailable
 
 MODEL = "glm-image"
 
@@ -103,21 +102,26 @@ def _images(body: GenerationRequest, fingerprinted: Any) -> Response:  # noqa: A
         return _unknown_model()
     started = time.monotonic()
     key = headers.idempotency_key()
-    idempotency = None
-    if key is not None:
-        lifetime_ms = current().settings.idempotency_s * 1000
-        idempotency = IdempotencyKey(key, headers.fingerprint(fingerprinted), lifetime_ms)
-    submission = submission_of(_job(body), headers.cancel_after_ms())
-    receipt = current().intake.submit(submission, idempotency)
-    access.tell_usage(receipt.usage)
-    job = until_done(receipt.job, current().settings.openai_wait_s, gone=_caller_has_gone)
-    if not job.done and key is None:
-        current().intake.cancel(job.id)
-    response = _answer(job, body.response_format)
-    # Work has begun: a second try by itself would draw other pictures.
-    response.headers["x-should-retry"] = "false"
+    receipt = receipt_of(_job(body), fingerprinted, key)
+    try:
+        response = _pictures(receipt.job, body.response_format, keyed=key is not None)
+    except Unavailable:
+        text = f"a server behind this service does not answer; the pictures are job {receipt.job.id}"
+        response = problem(503, "unavailable", "Temporarily unavailable", text)
+    if key is None or response.status_code != 503:
+        # Work has begun: a second try by itself would draw other pictures. With a key it finds these.
+        response.headers["x-should-retry"] = "false"
+    if receipt.repeated:
+        response.headers["Idempotency-Replayed"] = "true"
     response.headers["openai-processing-ms"] = str(round((time.monotonic() - started) * 1000))
     return response
+
+
+def _pictures(job: Job, response_format: str | None, *, keyed: bool) -> Response:
+    job = until_done(job, current().settings.openai_wait_s, gone=_caller_has_gone)
+    if not job.done and not keyed:
+        current().intake.cancel(job.id)
+    return _answer(job, response_format)
 
 
 def _job(body: GenerationRequest) -> JobRequest:

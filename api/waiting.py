@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from api.parts import current
 from app.domain.job import Job
+from app.errors import Unavailable
 
 
 def until_changed(job_id: str, version: int, wait_s: float) -> None:
@@ -19,11 +21,15 @@ def until_changed(job_id: str, version: int, wait_s: float) -> None:
 
 
 def until_done(job: Job, wait_s: float, gone: Callable[[], bool] | None = None) -> Job:
-    """The job when it has ended, or as it is when the time is up or the caller is `gone`."""
+    """The job when it has ended, or as it is when the time is up or the caller is `gone`.
+
+    The job has been taken, so a Redis that is away is waited for as well. Raises NotFound or Gone.
+    """
     deadline = time.monotonic() + wait_s
     with current().changes.watch(job.id) as watch:
         while True:
-            job = current().store.get(job.id)
+            with suppress(Unavailable):
+                job = current().store.get(job.id)
             left = deadline - time.monotonic()
             if job.done or left <= 0 or (gone is not None and gone()):
                 return job

@@ -89,6 +89,8 @@ def test_an_unchanged_job_is_304_and_a_changed_one_is_not(http, submit, store):
     tag = http.get(url).headers["ETag"]
     answer = http.get(url, headers={"If-None-Match": f'"other", {tag}'})
     assert (answer.status_code, answer.data, answer.headers["ETag"]) == (304, b"", tag)
+    assert http.get(url, headers={"If-None-Match": f"W/{tag}"}).status_code == 304, "as caches write it"
+    assert http.get(url, headers={"If-None-Match": "*"}).status_code == 304
     lease = plan(store, ImageRef(job["id"], 0))
     answer = http.get(url, headers={"If-None-Match": tag})
     assert (answer.status_code, answer.get_json()["status"]) == (200, "running")
@@ -100,7 +102,7 @@ def test_an_unchanged_job_is_304_and_a_changed_one_is_not(http, submit, store):
 def test_a_long_poll_is_held_until_the_job_changes(http, submit, store):
     job = submit()
     url = f"/v1/jobs/{job['id']}"
-    tag = http.get(url).headers["ETag"]
+    tag = f'"v0.00000000", {http.get(url).headers["ETag"]}'
     worker = threading.Timer(0.5, lambda: plan(store, ImageRef(job["id"], 0)))
     worker.start()
     started = time.monotonic()
