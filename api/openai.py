@@ -19,6 +19,7 @@ from api.openai_schemas import GenerationRequest, ImagesOut, ModelOut, ModelPath
 from api.parts import current
 from api.problems import problem, refuse_repeated, sentence
 from api.schemas import JobRequest
+from api.stopping import STOPPING
 from api.submission import receipt_of
 from api.waiting import until_done
 from app.domain.job import Job
@@ -108,7 +109,10 @@ def _images(body: GenerationRequest, fingerprinted: Any) -> Response:  # noqa: A
     except Unavailable:
         text = f"a server behind this service does not answer; the pictures are job {receipt.job.id}"
         response = problem(503, "unavailable", "Temporarily unavailable", text)
-    if key is None or response.status_code != 503:
+        again = key is not None
+    else:
+        again = response.status_code == 503
+    if not again:
         # Work has begun: a second try by itself would draw other pictures. With a key it finds these.
         response.headers["x-should-retry"] = "false"
     if receipt.repeated:
@@ -121,6 +125,9 @@ def _pictures(job: Job, response_format: str | None, *, keyed: bool) -> Response
     job = until_done(job, current().settings.openai_wait_s, gone=_caller_has_gone)
     if not job.done and not keyed:
         current().intake.cancel(job.id)
+    if not job.done and STOPPING.is_set():
+        fate = "goes on" if keyed else "was canceled"
+        return problem(503, "stopping", "Temporarily unavailable", f"this process stops; job {job.id} {fate}")
     return _answer(job, response_format)
 
 
