@@ -46,7 +46,9 @@ def find_job(job_id: str) -> Job:
 def _answer(job: Job, status: int = 200, seen: Outlook | None = None) -> Response:
     if not job.done and seen is None:
         seen = current().outlooks.of(job)
-    response = Response(json.dumps(job_view(job, base_url(), seen)), status=status, content_type="application/json")
+    # As Flask writes all other answers.
+    text = json.dumps(job_view(job, base_url(), seen), separators=(",", ":"))
+    response = Response(text, status=status, content_type="application/json")
     if not job.done:
         response.headers["Retry-After"] = str(_POLL_S)
     return response

@@ -1,7 +1,9 @@
 """Lists, conditional reads and long polls; cancel, delete and what is left afterwards."""
 
+import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import requests
@@ -97,6 +99,15 @@ def test_an_unchanged_job_is_304_and_a_changed_one_is_not(http, submit, store):
     tag = answer.headers["ETag"]
     store.renew(lease, step=1)
     assert http.get(url, headers={"If-None-Match": tag}).status_code == 200, "a step is a change"
+
+
+def test_the_readmes_wait_for_the_end_of_a_job_ends(http, submit, done):
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    (pattern,) = re.findall(r"until curl .* grep -q '(.*)'; do", readme)
+    job = submit()
+    assert pattern not in http.get(f"/v1/jobs/{job['id']}").text
+    done(job)
+    assert pattern in http.get(f"/v1/jobs/{job['id']}").text
 
 
 def test_a_long_poll_is_held_until_the_job_changes(http, submit, store):
