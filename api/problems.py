@@ -5,6 +5,7 @@ from typing import Any
 
 import structlog
 from flask import Flask, Response, jsonify, request
+from gunicorn.http.errors import ParseException
 from pydantic import BaseModel, Field, ValidationError
 from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import HTTPException
@@ -119,6 +120,11 @@ def _plain(status: int, code: str, title: str) -> Callable[[Exception], Response
     return lambda error: problem(status, code, title, str(error))
 
 
+def _broken_body(_: Exception) -> Response:
+    """Of a body in chunks, which the server reads no earlier than the application does."""
+    return problem(400, "bad_request", "Bad Request", "the body is not valid HTTP")
+
+
 def register(app: Flask) -> None:
     """Turn our errors, HTTP errors and bugs into problems."""
 
@@ -128,6 +134,7 @@ def register(app: Flask) -> None:
 
     for kind, status, code, title in _PLAIN:
         app.register_error_handler(kind, _plain(status, code, title))
+    app.register_error_handler(ParseException, _broken_body)
 
     @app.errorhandler(KeyReused)
     def key_reused(error: KeyReused) -> Response:
