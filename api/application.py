@@ -1,9 +1,10 @@
 """Builds the Flask application. gunicorn calls `create()` in each of its processes."""
 
-import json
+from collections import Counter
 from typing import Any
 
 from flask import Flask, Request, current_app, request
+from flask.json.provider import DefaultJSONProvider
 from flask_openapi import Info, OpenAPI
 from flask_openapi_swagger.plugins import RegisterPlugin
 from werkzeug.exceptions import BadRequest, RequestEntityTooLarge, UnsupportedMediaType
@@ -14,7 +15,7 @@ from api.gate import Gate
 from api.hygiene import Hygiene
 from api.images import MOST_IMAGES, ImageIntake
 from api.parts import Parts
-from api.problems import Problem
+from api.problems import Problem, refuse_repeated
 from api.prompts import PromptLimit
 from api.readers import Readers
 from app import __version__, logs, settings, wiring
@@ -27,6 +28,9 @@ _WITH_BODY = {
     "openai.generations": "send the request as application/json",
     "deliveries.webhook_test": "send the test as application/json",
 }
+#: Endpoints whose parameters stand in the query.
+_WITH_QUERY = frozenset({"jobs.page", "jobs.get", "jobs.content", "events.events"})
+_WITHOUT_QUERY = frozenset({*_WITH_BODY, "openai.edits"})
 
 
 def create() -> Flask:
@@ -50,10 +54,10 @@ def build(effective: Settings) -> Flask:
     )
     app.request_class = JobHttpRequest
     app.config["MAX_CONTENT_LENGTH"] = MOST_IMAGES * effective.max_image_bytes + effective.max_body_bytes
-    # Keys keep the order that the views give them.
-    app.json.sort_keys = False  # type: ignore[attr-defined]
+    app.json = _Json(app)
     app.extensions["planpaint"] = _parts(effective)
     access.register(app)
+    app.before_request(_check_query)
     app.before_request(_check_body)
     problems.register(app)
     app.register_api(jobs.blueprint)  # type: ignore[attr-defined]
@@ -90,6 +94,25 @@ def _parts(effective: Settings) -> Parts:
     )
 
 
+class _Json(DefaultJSONProvider):
+    """JSON of which nothing is dropped: where a name comes twice, one of the two values would be."""
+
+    #: Keys keep the order that the views give them.
+    sort_keys = False
+
+    def loads(self, s: str | bytes, **kwargs: Any) -> Any:  # noqa: ANN401 - JSON
+        """Raises ValueError; RefusedInput for a name that comes twice in an object."""
+        return super().loads(s, object_pairs_hook=_once, **kwargs)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        repeated = next(name for name, number in Counter(name for name, _ in pairs).items() if number > 1)
+        raise RefusedInput("", f'"{repeated[:80]}" comes more than once in one object')
+    return found
+
+
 class JobHttpRequest(Request):
     """A job may also come as a multipart form: its field `job` is the JSON, its files `image` the condition images."""
 
@@ -101,9 +124,17 @@ class JobHttpRequest(Request):
         if not self.is_form:
             return super().get_json(force, silent, cache)
         try:
-            return json.loads(self.form["job"])
+            return current_app.json.loads(self.form["job"])
         except (KeyError, ValueError) as error:
             raise BadRequest("the form's field job is not valid JSON") from error
+
+
+def _check_query() -> None:
+    """What would be ignored is refused: a parameter given twice, or any where the body holds them all."""
+    if request.endpoint in _WITHOUT_QUERY and request.args:
+        raise RefusedInput(next(iter(request.args))[:80], "is not taken in the query; send it in the body")
+    if request.endpoint in _WITH_QUERY:
+        refuse_repeated(request.args)
 
 
 def _check_body() -> None:
@@ -116,6 +147,7 @@ def _check_body() -> None:
     if form:
         if unknown := sorted(set(request.form) - {"job"}):
             raise RefusedInput(unknown[0][:80], "is no field of the form, which has the JSON as job and files as image")
+        refuse_repeated(request.form)
     else:
         request.max_content_length = current_app.extensions["planpaint"].settings.max_body_bytes
     try:
@@ -123,6 +155,6 @@ def _check_body() -> None:
     except RequestEntityTooLarge:
         raise
     except (BadRequest, RecursionError) as error:
-        raise BadRequest("the body is not valid JSON") from error
+        raise BadRequest(f"{'the field job of the form' if form else 'the body'} is not valid JSON") from error
     if not isinstance(body, dict):
         raise RefusedInput("", "the body must be a JSON object")

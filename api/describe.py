@@ -98,6 +98,8 @@ def describe(found: dict[str, Any], settings: Settings) -> dict[str, Any]:
             operation.setdefault("parameters", [])
             operation["parameters"] += _HEADERS.get((method, path), [])
             _drop_unmeant(operation["responses"])
+            # What is not HTTP is refused before anybody looks at its path.
+            operation["responses"].setdefault("400", _problem("Problem"))
             if path != "/healthz":
                 operation["responses"].setdefault("500", _problem("Problem"))
             if path.startswith("/v1/"):
@@ -136,6 +138,8 @@ def _finish_answers(path: str, responses: dict[str, Any]) -> None:
         reference = body.get("schema", {}).get("$ref", "")
         if reference.endswith("/Problem"):
             response["content"] = {"application/problem+json": body}
+        elif status == "400":
+            content["application/problem+json"] = _problem("Problem")["content"]["application/json"]
         if path.endswith("/events") and status == "200":
             content["text/event-stream"] = {"schema": {"type": "string"}}
         if path == "/metrics" and status == "200":

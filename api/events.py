@@ -16,6 +16,7 @@ from api.jobs import MISSING, find_job, jobs_tag
 from api.parts import Parts, base_url, current
 from api.problems import Problem, problem
 from api.schemas import EventQuery, JobPath
+from api.stopping import STOPPING
 from app.domain.job import Job
 from app.domain.states import TERMINAL
 from app.errors import NotFound, Unavailable
@@ -121,7 +122,8 @@ class _Follower:
                 elif now - silent_since >= settings.sse_heartbeat_s:
                     yield ": still here\n\n"
                     silent_since = now
-                if self._job.done or now >= ends_at:
+                # A reader connects again, to a process that stays.
+                if self._job.done or now >= ends_at or STOPPING.is_set():
                     return
                 pause = min(silent_since + settings.sse_heartbeat_s, ends_at) - now
                 watch.wait(max(0.01, min(pause, _PROGRESS_S) if self._steps else pause))

@@ -15,21 +15,24 @@ MOST_WAIT_S = 60
 LEAST_DEADLINE_S, MOST_DEADLINE_S = 5, 604_800
 MOST_KEY_CHARS = 255
 
-_WAIT = re.compile(r"wait=([0-9]{1,9})", re.ASCII)
+_WAIT = re.compile(r'wait\s*=\s*("?)([0-9]{1,9})\1', re.ASCII)
 _DURATION = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s?)?", re.ASCII)
 
 
 def preferred_wait() -> tuple[int, str | None]:
-    """Seconds to wait for the end, and what `Preference-Applied` says. Unknown preferences are ignored (RFC 7240)."""
+    """Seconds to wait for the end, and what `Preference-Applied` says. Unknown preferences are ignored (RFC 7240).
+
+    Beside a wait `respond-async` says what happens anyway when the time is up, in whatever order they come.
+    """
     # WSGI joins repeated headers with commas.
-    for part in request.environ.get("HTTP_PREFER", "").split(","):
-        preference = part.partition(";")[0].strip().lower()
-        if preference == "respond-async":
-            return 0, preference
+    parts = request.environ.get("HTTP_PREFER", "").split(",")
+    preferences = [part.partition(";")[0].strip().lower() for part in parts]
+    applied = "respond-async" if "respond-async" in preferences else None
+    for preference in preferences:
         if match := _WAIT.fullmatch(preference):
-            seconds = min(int(match[1]), MOST_WAIT_S)
-            return seconds, f"wait={seconds}" if seconds else None
-    return 0, None
+            seconds = min(int(match[2]), MOST_WAIT_S)
+            return seconds, f"wait={seconds}" if seconds else applied
+    return 0, applied
 
 
 def cancel_after_ms() -> int | None:

@@ -9,25 +9,24 @@ from typing import Any
 from flask import Blueprint, Response, jsonify, redirect, request
 from flask_openapi import APIBlueprint, Tag
 
-from api import access, headers
+from api import headers
 from api.access import caller
 from api.answers import ImageOut, JobListOut, JobOrDryRunOut, JobOut, PriorOut
 from api.parts import base_url, current
 from api.problems import Problem
 from api.schemas import ContentQuery, ImagePath, JobPath, JobRequest, ListQuery, WaitQuery
-from api.submission import submission_of
+from api.submission import receipt_of, submission_of
 from api.waiting import until_changed, until_done
 from app.domain.estimate import Outlook, outlook, price
 from app.domain.job import Job
 from app.domain.states import JobStatus
-from app.errors import Conflict, NotFound, NotReady, RefusedInput
+from app.errors import Conflict, NotFound, NotReady, RefusedInput, Unavailable
 from app.service import Receipt, Submission, find_image, preview
-from app.store.jobs import IdempotencyKey
 from app.store.reads import Filter
 from app.views import estimate_view, image_view, job_view, parameters_view
 
 _ID = re.compile(r"job_[0-9a-f]{32}", re.ASCII)
-_TAG = re.compile(r'(?:W/)?"v(\d{1,15})\.[0-9a-f]{8}"', re.ASCII)
+_TAG = re.compile(r"v(\d{1,15})\.[0-9a-f]{8}", re.ASCII)
 #: Seconds between polls that a caller is asked for.
 _POLL_S = 1
 
@@ -47,7 +46,9 @@ def find_job(job_id: str) -> Job:
 def _answer(job: Job, status: int = 200, seen: Outlook | None = None) -> Response:
     if not job.done and seen is None:
         seen = current().outlooks.of(job)
-    response = Response(json.dumps(job_view(job, base_url(), seen)), status=status, content_type="application/json")
+    # As Flask writes all other answers.
+    text = json.dumps(job_view(job, base_url(), seen), separators=(",", ":"))
+    response = Response(text, status=status, content_type="application/json")
     if not job.done:
         response.headers["Retry-After"] = str(_POLL_S)
     return response
@@ -75,25 +76,17 @@ def submit(body: JobRequest) -> Response:
 
     With `dry_run` nothing is queued: 200 with the effective parameters, the price and an estimate.
     """
-    submission = submission_of(body, headers.cancel_after_ms())
     if body.dry_run:
-        return jsonify(_dry_run(submission))
+        return jsonify(_dry_run(submission_of(body, headers.cancel_after_ms())))
     wait_s, applied = headers.preferred_wait()
     key = headers.idempotency_key()
-    receipt = current().intake.submit(submission, _idempotency(key))
-    access.tell_usage(receipt.usage)
+    receipt = receipt_of(body, request.get_json(), key)
     response = _first_answer(receipt, key, wait_s)
     response.headers["Location"] = f"/v1/jobs/{receipt.job.id}"
     response.headers["Vary"] = "Prefer"
     if applied:
         response.headers["Preference-Applied"] = applied
     return response
-
-
-def _idempotency(key: str | None) -> IdempotencyKey | None:
-    if key is None:
-        return None
-    return IdempotencyKey(key, headers.fingerprint(request.get_json()), current().settings.idempotency_s * 1000)
 
 
 def _first_answer(receipt: Receipt, key: str | None, wait_s: int) -> Response:
@@ -103,19 +96,35 @@ def _first_answer(receipt: Receipt, key: str | None, wait_s: int) -> Response:
         response = Response(stored, status=202, content_type="application/json")
         response.headers["Retry-After"] = str(_POLL_S)
     else:
-        seen = None if receipt.repeated else current().outlooks.fresh(job, receipt.images_ahead)
-        response = _answer(job, 202, seen)
+        response = _answer(job, 202, None if receipt.repeated else _fresh_outlook(receipt))
         if key and not receipt.repeated:
             answers.keep(job.owner, key, response.get_data())
         if wait_s:
-            job = until_done(job, wait_s)
-            response = _answer(job, 200 if job.done else 202)
+            response = _waited(response, job, wait_s)
     if receipt.repeated:
         response.headers["Idempotency-Replayed"] = "true"
     return response
 
 
+def _fresh_outlook(receipt: Receipt) -> Outlook:
+    try:
+        return current().outlooks.fresh(receipt.job, receipt.images_ahead)
+    except Unavailable:
+        # The job has been taken: anything but a 202 would have it sent again.
+        return Outlook(receipt.images_ahead, None, 0)
+
+
+def _waited(accepted: Response, job: Job, wait_s: int) -> Response:
+    """The answer when the job has ended or the time is up; what was `accepted` when Redis goes away meanwhile."""
+    try:
+        job = until_done(job, wait_s)
+        return _answer(job, 200 if job.done else 202)
+    except Unavailable:
+        return accepted
+
+
 def _dry_run(submission: Submission) -> dict[str, Any]:
+    current().intake.check(submission)
     job = preview(submission)
     load = current().outlooks.load()
     cost = price(job.parameters, planned=submission.reused is not None)
@@ -167,15 +176,15 @@ def get(path: JobPath, query: WaitQuery) -> Response:
     With `If-None-Match` and `wait` the answer is held until the job changes: 200, or 304 when it has not.
     """
     job = find_job(path.job_id)
-    tags = request.headers.get("If-None-Match", "")
-    seen = _TAG.search(tags)
-    if query.wait and not job.done and (seen is None or int(seen[1]) == job.version):
+    known = request.if_none_match
+    versions = {int(match[1]) for tag in known.as_set(include_weak=True) if (match := _TAG.fullmatch(tag))}
+    if query.wait and not job.done and (not versions or job.version in versions):
         until_changed(job.id, job.version, query.wait)
         job = find_job(path.job_id)
     response = _answer(job)
     response.headers["ETag"] = tag = _etag(job, response)
     response.headers["Cache-Control"] = "private, no-cache"
-    if tag in tags:
+    if known.contains_weak(tag.strip('"')):
         response.status_code = 304
         response.set_data(b"")
         del response.headers["Content-Type"]

@@ -14,16 +14,16 @@ from flask import Blueprint, Response, jsonify, request
 from flask_openapi import APIBlueprint, Tag
 from pydantic import ValidationError
 
-from api import access, headers
+from api import headers
 from api.openai_schemas import GenerationRequest, ImagesOut, ModelOut, ModelPath, ModelsOut, OpenAIError
 from api.parts import current
-from api.problems import problem
+from api.problems import problem, refuse_repeated, sentence
 from api.schemas import JobRequest
-from api.submission import submission_of
+from api.stopping import STOPPING
+from api.submission import receipt_of
 from api.waiting import until_done
 from app.domain.job import Job
-from app.errors import RefusedInput
-from app.store.jobs import IdempotencyKey
+from app.errors import RefusedInput, Unavailable
 
 MODEL = "glm-image"
 
@@ -55,9 +55,11 @@ def edits() -> Response:
         raise RefusedInput("mask", "is not taken: the model edits by words alone")
     if not (request.files.getlist("image") or request.files.getlist("image[]")):
         raise RefusedInput("image", "is required")
+    refuse_repeated(request.form)
     fields = request.form.to_dict()
     try:
-        body = GenerationRequest.model_validate(fields)
+        # A form holds text alone.
+        body = GenerationRequest.model_validate(fields, strict=False)
     except ValidationError as error:
         raise _refused(error) from error
     try:
@@ -101,21 +103,32 @@ def _images(body: GenerationRequest, fingerprinted: Any) -> Response:  # noqa: A
         return _unknown_model()
     started = time.monotonic()
     key = headers.idempotency_key()
-    idempotency = None
-    if key is not None:
-        lifetime_ms = current().settings.idempotency_s * 1000
-        idempotency = IdempotencyKey(key, headers.fingerprint(fingerprinted), lifetime_ms)
-    submission = submission_of(_job(body), headers.cancel_after_ms())
-    receipt = current().intake.submit(submission, idempotency)
-    access.tell_usage(receipt.usage)
-    job = until_done(receipt.job, current().settings.openai_wait_s, gone=_caller_has_gone)
-    if not job.done and key is None:
-        current().intake.cancel(job.id)
-    response = _answer(job, body.response_format)
-    # Work has begun: a second try by itself would draw other pictures.
-    response.headers["x-should-retry"] = "false"
+    receipt = receipt_of(_job(body), fingerprinted, key)
+    try:
+        response = _pictures(receipt.job, body.response_format, keyed=key is not None)
+    except Unavailable:
+        text = f"a server behind this service does not answer; the pictures are job {receipt.job.id}"
+        response = problem(503, "unavailable", "Temporarily unavailable", text)
+        again = key is not None
+    else:
+        again = response.status_code == 503
+    if not again:
+        # Work has begun: a second try by itself would draw other pictures. With a key it finds these.
+        response.headers["x-should-retry"] = "false"
+    if receipt.repeated:
+        response.headers["Idempotency-Replayed"] = "true"
     response.headers["openai-processing-ms"] = str(round((time.monotonic() - started) * 1000))
     return response
+
+
+def _pictures(job: Job, response_format: str | None, *, keyed: bool) -> Response:
+    job = until_done(job, current().settings.openai_wait_s, gone=_caller_has_gone)
+    if not job.done and not keyed:
+        current().intake.cancel(job.id)
+    if not job.done and STOPPING.is_set():
+        fate = "goes on" if keyed else "was canceled"
+        return problem(503, "stopping", "Temporarily unavailable", f"this process stops; job {job.id} {fate}")
+    return _answer(job, response_format)
 
 
 def _job(body: GenerationRequest) -> JobRequest:
@@ -128,7 +141,7 @@ def _job(body: GenerationRequest) -> JobRequest:
 
 def _refused(error: ValidationError) -> RefusedInput:
     first = error.errors(include_url=False, include_input=False)[0]
-    return RefusedInput("/".join(str(part) for part in first["loc"]), str(first["msg"]).removeprefix("Value error, "))
+    return RefusedInput("/".join(str(part) for part in first["loc"]), sentence(first))
 
 
 def _caller_has_gone() -> bool:

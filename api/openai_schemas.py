@@ -2,9 +2,9 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator, model_validator
 
-from api.schemas import LEAST_TEMPERATURE, PROMPT_PATTERN, SIZE_PATTERN, URL_SCHEMA
+from api.schemas import LEAST_TEMPERATURE, PROMPT_PATTERN, SIZE_PATTERN, URL_SCHEMA, Body
 from app.domain.job import SEED_LIMIT
 from app.domain.sizes import Size
 
@@ -15,17 +15,20 @@ _TEMPERATURES: list[JsonValue] = [
 ]
 
 
-class GenerationRequest(BaseModel):
+#: Fields of OpenAI's that mean nothing here; clients that do not set them may send null.
+_FOREIGN = frozenset({"output_compression", "partial_images", "style"})
+
+
+class GenerationRequest(Body):
     """OpenAI's fields, and those of a job that its clients send as `extra_body`."""
 
     model_config = ConfigDict(
-        extra="forbid",
         json_schema_extra={"example": {"model": "glm-image", "prompt": "a red circle", "n": 1}},
     )
 
     prompt: str = Field(min_length=1, description="what to draw", json_schema_extra={"pattern": PROMPT_PATTERN})
     model: str | None = Field(None, description="glm-image; 404 for any other")
-    n: int = Field(1, ge=1, le=10)
+    n: int | None = Field(None, ge=1, le=10, description="default: 1")
     size: str | None = Field(
         None, description='"WIDTHxHEIGHT" or "auto"', json_schema_extra={"pattern": f"^(auto|{SIZE_PATTERN})$"}
     )
@@ -46,6 +49,13 @@ class GenerationRequest(BaseModel):
     top_k: int | None = Field(None, ge=0, le=65536)
     priority: Literal["realtime", "batch"] | None = None
     webhook_url: str | None = Field(None, max_length=2048, json_schema_extra=URL_SCHEMA)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unset(cls, data: Any) -> Any:  # noqa: ANN401 - any JSON
+        if not isinstance(data, dict):
+            return data
+        return {name: value for name, value in data.items() if value is not None or name not in _FOREIGN}
 
     @field_validator("stream", mode="before")
     @classmethod

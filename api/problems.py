@@ -5,7 +5,9 @@ from typing import Any
 
 import structlog
 from flask import Flask, Response, jsonify, request
+from gunicorn.http.errors import ParseException
 from pydantic import BaseModel, Field, ValidationError
+from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import HTTPException
 
 from app.errors import Conflict, DataLost, Gone, KeyReused, NotFound, NotReady, RefusedInput, Unavailable
@@ -77,10 +79,17 @@ def invalid(errors: Sequence[tuple[str, str]]) -> Response:
     return problem(422, "invalid_input", "Invalid input", detail, errors=errors)
 
 
+def refuse_repeated(given: MultiDict[str, str]) -> None:
+    """Of a parameter or a field of a form that is given twice one value would be ignored."""
+    for name, values in given.lists():
+        if len(values) > 1:
+            raise RefusedInput(name[:80], "comes more than once")
+
+
 def from_validation(error: ValidationError) -> Response:
     """Pydantic's findings, without the input: it may be a megabyte, or a secret."""
     return invalid(
-        [("/".join(_escaped(part) for part in e["loc"]), _sentence(e)) for e in error.errors(include_url=False)]
+        [("/".join(_escaped(part) for part in e["loc"]), sentence(e)) for e in error.errors(include_url=False)]
     )
 
 
@@ -89,7 +98,8 @@ def _escaped(part: str | int) -> str:
     return str(part).replace("~", "~0").replace("/", "~1")
 
 
-def _sentence(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails
+def sentence(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails
+    """One of pydantic's findings in our words."""
     if error["type"] == "extra_forbidden":
         return "is not a known field"
     if error["type"] == "missing":
@@ -110,6 +120,11 @@ def _plain(status: int, code: str, title: str) -> Callable[[Exception], Response
     return lambda error: problem(status, code, title, str(error))
 
 
+def _broken_body(_: Exception) -> Response:
+    """Of a body in chunks, which the server reads no earlier than the application does."""
+    return problem(400, "bad_request", "Bad Request", "the body is not valid HTTP")
+
+
 def register(app: Flask) -> None:
     """Turn our errors, HTTP errors and bugs into problems."""
 
@@ -119,6 +134,7 @@ def register(app: Flask) -> None:
 
     for kind, status, code, title in _PLAIN:
         app.register_error_handler(kind, _plain(status, code, title))
+    app.register_error_handler(ParseException, _broken_body)
 
     @app.errorhandler(KeyReused)
     def key_reused(error: KeyReused) -> Response:

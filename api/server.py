@@ -10,6 +10,8 @@ import gevent
 from gunicorn.http import errors
 from gunicorn.workers.ggevent import GeventWorker
 
+from api.stopping import STOPPING
+
 #: Error of the parser -> status, code, title and a sentence that repeats nothing of the request.
 _ANSWERS: tuple[tuple[type[Exception], int, str, str, str], ...] = (
     (errors.LimitRequestLine, 414, "uri_too_long", "URI Too Long", "the request line is too long"),
@@ -60,6 +62,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         """Called every second, also while a stopping worker waits for its connections to end."""
         super().notify()
         if not self.alive:
+            STOPPING.set()
             for client in self._idle.values():
                 _end_input(client)
 

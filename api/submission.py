@@ -1,6 +1,9 @@
 """From a request body to a Submission: what is left open is decided here, and what cannot be done is refused."""
 
-from api.access import caller
+from typing import Any
+
+from api import headers
+from api.access import caller, tell_usage
 from api.images import png_size
 from api.parts import current
 from api.schemas import JobRequest
@@ -9,8 +12,24 @@ from app.domain.job import Job, Parameters, Priority
 from app.domain.messages import WEBHOOK_EVENTS, ImageRef
 from app.domain.sizes import Size
 from app.errors import NotFound, RefusedInput
-from app.service import Submission, draw_seed, find_image
-from app.store.jobs import Terms
+from app.service import Receipt, Submission, draw_seed, find_image
+from app.store.jobs import IdempotencyKey, Terms
+
+
+def receipt_of(body: JobRequest, asked: Any, key: str | None) -> Receipt:  # noqa: ANN401 - JSON
+    """Queue a job, or find that of an earlier request with the same idempotency key. `asked`: the body as it came.
+
+    A repeat is not checked again: what it names may be gone by now, and its answer stands.
+    """
+    cancel_after_ms, intake = headers.cancel_after_ms(), current().intake
+    idempotency = None
+    if key is not None:
+        idempotency = IdempotencyKey(key, headers.fingerprint(asked), current().settings.idempotency_s * 1000)
+        if known := intake.repeated(caller().owner, idempotency):
+            return known
+    receipt = intake.submit(submission_of(body, cancel_after_ms), idempotency)
+    tell_usage(receipt.usage)
+    return receipt
 
 
 def submission_of(body: JobRequest, cancel_after_ms: int | None = None) -> Submission:

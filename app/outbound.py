@@ -41,7 +41,8 @@ class Outbound:
         """Make the call in the first session that lets it through. Raises RefusedAddress, or what the call raises.
 
         `limit_s` bounds the whole call: a receiver that sends a byte now and then resets every other timeout. The
-        connections are then shut down under the call, which ends it with an error of requests.
+        connections are then shut down under the call, which ends it with an error of requests, also where half of an
+        answer looks like a whole one.
         """
         with _limited(limit_s):
             return self._reach(call)
@@ -98,11 +99,19 @@ def _noting(pool: Any) -> Any:  # noqa: ANN401 - urllib3's classes, made at run 
 def _limited(limit_s: float) -> Iterator[None]:
     opened: list[socket.socket] = []
     _SOCKETS.opened = opened
-    timer = threading.Timer(limit_s, _shut_down, args=(opened,))
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        _shut_down(opened)
+
+    timer = threading.Timer(limit_s, end)
     timer.daemon = True
     timer.start()
     try:
         yield
+        if late.is_set():
+            raise requests.exceptions.ReadTimeout(f"no whole answer within {limit_s} s")
     finally:
         timer.cancel()
         _SOCKETS.opened = None

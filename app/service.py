@@ -73,13 +73,11 @@ class Intake:
         self._answers = answers
 
     def submit(self, submission: Submission, idempotency: IdempotencyKey | None = None) -> Receipt:
-        """Queue a job.
+        """Queue a job. Ask `repeated` first: it needs no submission, and stores no files again.
 
         Raises KeyReused; Gone when the key's job has been removed since; LimitReached; QueueFull; DataLost.
         """
         self._epoch.check()
-        if idempotency and (first := self._first(submission.terms.owner, idempotency)):
-            return Receipt(self._store.get(first), repeated=True, images_ahead=0)
         job_id = new_job_id()
         plan, sources = self._reused(submission)
         if sources or submission.pictures:
@@ -126,19 +124,26 @@ class Intake:
             submission = Submission(parameters, terms, job.metadata, pictures, ref if planned else None)
             # No header can hold such a key, so it is nobody else's.
             key = IdempotencyKey(f"\0repeat {times} of {ref}", str(ref), job.ttl_ms)
-            return self.submit(submission, key)
+            return self.repeated(job.owner, key) or self.submit(submission, key)
         except (ImageFailed, RefusedInput) as refusal:
             raise Conflict(f"{ref} cannot be repeated: {refusal}") from refusal
 
-    def _first(self, owner: str, idempotency: IdempotencyKey) -> str | None:
-        """The job of a key that is known already: a repeat need not store its files again."""
+    def repeated(self, owner: str, idempotency: IdempotencyKey) -> Receipt | None:
+        """The job of a key that is known already, also when the same could not be submitted any more.
+
+        None for a new key. Raises KeyReused; Gone when the job has been removed since.
+        """
         known = self._answers.known(owner, idempotency.key)
         if known is None:
             return None
         fingerprint, job_id = known
         if fingerprint != idempotency.fingerprint:
             raise KeyReused("this Idempotency-Key came with another request before")
-        return job_id
+        return Receipt(self._store.get(job_id), repeated=True, images_ahead=0)
+
+    def check(self, submission: Submission) -> None:
+        """Raises RefusedInput where `submit` would."""
+        self._reused(submission)
 
     def _copies(self, job_id: str, sources: tuple[str, ...]) -> tuple[str, ...]:
         try:

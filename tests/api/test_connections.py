@@ -1,10 +1,13 @@
 """Connections of a running process: kept while idle, no burden on a stop, and never in the way of others."""
 
+import re
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
+import requests
 
 from tests.api.conftest import running
 from tests.servers import wait_until
@@ -64,6 +67,38 @@ def test_an_idle_connection_is_kept_and_does_not_hold_up_a_stop(own):
         wait_until(lambda: not own.child.running, what="the end of the process")
         # What gunicorn says when it has waited in vain for connections to end.
         assert "graceful timeout" not in own.log.read_text()
+
+
+def test_who_waits_while_a_process_stops_is_told_what_there_is(own, store):
+    """A call that is cut off is sent again, and its job is made twice."""
+    body = {"prompt": "x", "size": "32x32"}
+    job = requests.post(f"{own.url}/v1/jobs", json=body, timeout=20)
+    url = own.url + job.headers["Location"]
+    calls = {
+        "wait": lambda: requests.post(f"{own.url}/v1/jobs", json=body, headers={"Prefer": "wait=50"}, timeout=20),
+        "poll": lambda: requests.get(f"{url}?wait=25", timeout=20),
+        "stream": lambda: requests.get(f"{url}/events", timeout=20),
+        "pictures": lambda: requests.post(f"{own.url}/v1/images/generations", json=body, timeout=20),
+    }
+    with ThreadPoolExecutor() as pool:
+        asked = {name: pool.submit(call) for name, call in calls.items()}
+        wait_until(lambda: len(store.page("anybody", limit=9).jobs) == 3, what="the jobs")
+        time.sleep(0.5)
+        own.child.terminate()
+        answers = {name: each.result() for name, each in asked.items()}
+    assert {name: answer.status_code for name, answer in answers.items()} == {
+        "wait": 202,
+        "poll": 200,
+        "stream": 200,
+        "pictures": 503,
+    }
+    assert answers["wait"].json()["status"] == "queued"
+    refusal = answers["pictures"]
+    assert (refusal.json()["error"]["code"], "x-should-retry" in refusal.headers) == ("stopping", False)
+    canceled = re.search(r"job_[0-9a-f]{32}", refusal.text)[0]
+    assert store.get(canceled).status == "canceled", "the next try draws it"
+    wait_until(lambda: not own.child.running, what="the end of the process")
+    assert "graceful timeout" not in own.log.read_text()
 
 
 def test_idle_connections_make_room_for_new_ones(live, client):

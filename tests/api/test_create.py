@@ -8,6 +8,7 @@ import time
 import pytest
 import requests
 
+from api.headers import preferred_wait
 from app import keys
 from tests.api.orders import finish, painting
 from tests.api.test_images import _png
@@ -61,6 +62,18 @@ def test_refused_requests_leave_the_key_free(http):
     assert _keyed(http, body=BODY | {"n": 99}).status_code == 422
     assert _keyed(http, body=BODY | {"dry_run": True}).status_code == 200
     assert _keyed(http).status_code == 202
+
+
+def test_a_repeat_is_answered_though_what_it_names_is_gone(http, submit, store, settings):
+    source = submit()
+    finish(store, settings, source["id"])
+    body = {"reuse_prior": {"job": source["id"], "index": 0}}
+    first = _keyed(http, body=body)
+    assert first.status_code == 202
+    assert http.delete(f"/v1/jobs/{source['id']}").status_code == 204
+    assert _keyed(http, key="k2", body=body).status_code == 422
+    again = _keyed(http, body=body)
+    assert (again.status_code, again.data) == (202, first.data)
 
 
 def test_a_key_lives_as_long_as_published(http, client):
@@ -158,6 +171,38 @@ def test_other_preferences_do_not_wait(http, prefer):
     assert answer.headers.get("Preference-Applied") == ("respond-async" if prefer == "respond-async" else None)
 
 
+@pytest.mark.parametrize(
+    "prefer", ["respond-async, wait=9", "wait=9, respond-async", 'Wait="9"', "wait = 9;x=y, wait=3"]
+)
+def test_a_wait_is_one_in_whatever_company_and_writing(app, prefer):
+    """RFC 7240: `respond-async, wait=9` is an answer within nine seconds, or 202."""
+    with app.test_request_context(headers={"Prefer": prefer}):
+        assert preferred_wait() == (9, "wait=9")
+
+
+def test_a_job_that_was_taken_is_never_answered_as_if_it_was_not(live, client, store, settings):
+    """CherryHQ/cherry-studio#20033: its caller would send it again. Here Redis falls silent behind the submit."""
+    answers = {}
+
+    def call(path, **headers):
+        answers[path] = requests.post(f"{live.url}{path}", json={"prompt": "x"}, headers=headers, timeout=30)
+
+    calls = [threading.Thread(target=call, args=["/v1/images/generations"])]
+    calls.append(threading.Thread(target=call, args=["/v1/jobs"], kwargs={"Prefer": "wait=1"}))
+    for number, each in enumerate(calls):
+        each.start()
+        wait_until(lambda number=number: client.zcard(keys.DUE) == number + 1, what="the job")
+    # Longer than the API waits for an answer.
+    client.client_pause(2500, all=True)
+    calls[1].join()
+    assert (answers["/v1/jobs"].status_code, answers["/v1/jobs"].json()["status"]) == (202, "queued")
+    wait_until(lambda: requests.get(f"{live.url}/readyz", timeout=10).status_code == 200, what="Redis")
+    for member in client.zrange(keys.DUE, 0, -1):
+        finish(store, settings, member.decode().split(":")[0])
+    calls[0].join()
+    assert answers["/v1/images/generations"].status_code == 200
+
+
 # --- Cancel-After
 
 
@@ -191,12 +236,55 @@ def test_a_dry_run_prices_and_queues_nothing(http, client):
     assert http.post("/v1/jobs", json=BODY | {"dry_run": True, "n": 0}).status_code == 422
 
 
+def test_a_dry_run_refuses_what_a_submit_would(http, submit, store, settings):
+    source = submit()
+    body = {"reuse_prior": {"job": source["id"], "index": 0}, "dry_run": True}
+    answer = http.post("/v1/jobs", json=body)
+    assert (answer.status_code, answer.get_json()["errors"][0]["pointer"]) == (422, "/reuse_prior")
+    finish(store, settings, source["id"])
+    assert http.post("/v1/jobs", json=body).status_code == 200
+    answer = http.post("/v1/jobs", json=body | {"size": "512x256"})
+    assert (answer.status_code, answer.get_json()["errors"][0]["pointer"]) == (422, "/size")
+
+
 def test_what_is_accepted_is_used_and_nothing_else_is_accepted(http, client):
     """fal-ai/fal-js#135: a webhook URL inside the model input was accepted and ignored."""
     answer = http.post("/v1/jobs", json=BODY | {"webhook": "https://example.org/"})
     assert (answer.status_code, answer.get_json()["errors"][0]["pointer"]) == (422, "/webhook")
     answer = http.post("/v1/jobs", json=BODY | {"webhook_events": ["job.completed"]})
     assert answer.get_json()["errors"][0]["pointer"] == "/webhook_events"
+
+
+@pytest.mark.parametrize(
+    "text", ['"prompt": "a", "prompt": "b"', '"prompt": "a", "metadata": {"prompt": 1, "prompt": 2}']
+)
+def test_a_name_that_comes_twice_is_refused(http, client, text):
+    answer = http.post("/v1/jobs", data=f"{{{text}}}", content_type="application/json")
+    assert (answer.status_code, answer.get_json()["code"]) == (422, "invalid_input")
+    assert '"prompt"' in answer.get_json()["detail"]
+    assert is_empty(client)
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/webhook-test", "/v1/images/generations", "/v1/images/edits"])
+def test_what_belongs_into_the_body_is_not_ignored_in_the_query(http, client, path):
+    """fal-ai/fal-js#135, the other way round: there webhooks are named in the query."""
+    answer = http.post(f"{path}?webhook_url=https://example.org/", json={"prompt": "x"})
+    refused = {"error": {"param": "webhook_url"}} if "images" in path else {"errors": [{"pointer": "/webhook_url"}]}
+    assert answer.status_code == (400 if "images" in path else 422)
+    assert _has(answer.get_json(), refused)
+    assert is_empty(client)
+
+
+def _has(found, part):
+    if isinstance(part, list):
+        return len(found) == len(part) and all(map(_has, found, part))
+    return all(_has(found[name], part[name]) for name in part) if isinstance(part, dict) else found == part
+
+
+@pytest.mark.parametrize("query", ["?status=queued&status=failed", "/job_{0:032}?wait=1&wait=2"])
+def test_a_parameter_that_comes_twice_is_refused(http, client, query):
+    answer = http.get("/v1/jobs" + query.format(0))
+    assert (answer.status_code, "more than once" in answer.get_json()["detail"]) == (422, True)
 
 
 def test_what_cannot_be_made_is_refused_before_it_waits(http, client):

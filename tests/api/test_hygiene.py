@@ -49,6 +49,9 @@ def test_only_the_operators_origins_may_call(live, http):
     assert http.options("/v1/jobs", headers=preflight).headers.get("Access-Control-Allow-Origin") is None
 
 
+_CHUNKED = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
 @pytest.mark.parametrize(
     ("data", "status", "code"),
     [
@@ -58,13 +61,15 @@ def test_only_the_operators_origins_may_call(live, http):
         (b"GET / HTTP/9.9\r\n\r\n", 400, b"bad_request"),
         (b"GET / HTTP/1.1\r\nA B: c\r\n\r\n", 400, b"bad_request"),
         (b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400, b"bad_request"),
+        (_CHUNKED + b"zz\r\n", 400, b"bad_request"),
+        (_CHUNKED + b"2\r\n{}0\r\n\r\n", 400, b"bad_request"),
     ],
 )
 def test_what_the_server_refuses_is_a_problem_too(live, data, status, code):
     found, head, body = _raw(live, data)
     assert found == status
     assert b"content-type: application/problem+json" in head
-    problem = json.loads(body)
+    problem, _ = json.JSONDecoder().raw_decode(body.decode())
     assert (problem["status"], problem["code"].encode()) == (status, code)
     assert b"xxx" not in body
 
@@ -76,10 +81,8 @@ def test_the_log_is_json_and_holds_no_prompt_and_no_secret(live, client):
         "Authorization": "Bearer find-this-token",
         "Idempotency-Key": "find-this-key",
     }
-    assert (
-        requests.post(f"{live.url}/v1/jobs?q=find-this-query", json=body, headers=headers, timeout=5).status_code == 202
-    )
-    requests.get(f"{live.url}/find this path", headers={"X-Request-ID": "log-test-2"}, timeout=5)
+    assert requests.post(f"{live.url}/v1/jobs", json=body, headers=headers, timeout=5).status_code == 202
+    requests.get(f"{live.url}/find this path?q=find-this-query", headers={"X-Request-ID": "log-test-2"}, timeout=5)
     text = live.log.read_text()
     lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     mine = {line["request_id"]: line for line in lines if line.get("request_id", "").startswith("log-test")}

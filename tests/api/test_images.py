@@ -56,7 +56,8 @@ def test_images_come_as_files_of_a_form(http, settings):
 def test_the_forms_job_is_checked_like_any_other(http):
     for job, status in (("{", 400), ("[]", 422), (json.dumps({"prompt": PROMPT, "colour": 1}), 422)):
         assert http.post("/v1/jobs", data={"job": job, "image": (io.BytesIO(_png()), "a")}).status_code == status
-    assert http.post("/v1/jobs", data={"image": (io.BytesIO(_png()), "a.png")}).status_code == 400
+    missing = http.post("/v1/jobs", data={"image": (io.BytesIO(_png()), "a.png")})
+    assert (missing.status_code, "field job" in missing.get_json()["detail"]) == (400, True)
 
 
 def test_what_a_form_holds_is_used_or_refused(http, client):
@@ -65,9 +66,13 @@ def test_what_a_form_holds_is_used_or_refused(http, client):
     for name, value in (("image", "text"), ("seed", "7"), ("picture", (io.BytesIO(_png()), "a.png"))):
         answer = http.post("/v1/jobs", data={"job": job, name: value}, content_type="multipart/form-data")
         assert (answer.status_code, answer.get_json()["errors"][0]["pointer"]) == (422, f"/{name}")
-    edit = {"prompt": PROMPT, "image": (io.BytesIO(_png()), "a.png"), "other": (io.BytesIO(_png()), "b.png")}
-    answer = http.post("/v1/images/edits", data=edit)
-    assert (answer.status_code, answer.get_json()["error"]["param"]) == (400, "other")
+    answer = http.post("/v1/jobs", data={"job": [job, job]}, content_type="multipart/form-data")
+    assert (answer.status_code, answer.get_json()["errors"][0]["pointer"]) == (422, "/job")
+    for name, value in (("other", (io.BytesIO(_png()), "b.png")), ("prompt", [PROMPT, "x"]), ("colour", "red")):
+        edit = {"prompt": PROMPT, "image": (io.BytesIO(_png()), "a.png"), name: value}
+        answer = http.post("/v1/images/edits", data=edit)
+        assert (answer.status_code, answer.get_json()["error"]["param"]) == (400, name)
+    assert answer.get_json()["error"]["message"] == "colour: is not a known field"
     assert is_empty(client)
 
 

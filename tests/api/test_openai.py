@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 import threading
 
 import openai
@@ -9,6 +10,7 @@ import pytest
 import requests
 from PIL import Image
 
+from api.application import build
 from app import keys
 from app.domain.messages import ImageRef
 from app.errors import LostLease
@@ -56,6 +58,22 @@ def test_the_form_that_is_asked_for_is_the_only_one(ask, workers, form, there, a
     assert getattr(picture, absent) is None
 
 
+def test_what_is_not_set_may_be_null(ask, workers):
+    names = ("background", "model", "moderation", "n", "output_compression", "output_format", "partial_images")
+    names += ("quality", "response_format", "size", "stream", "style")
+    assert len(ask.images.generate(prompt="x", **dict.fromkeys(names)).data) == 1
+
+
+def test_what_was_drawn_is_not_drawn_again_while_it_cannot_be_fetched(servers, store, settings, workers, client):
+    """CherryHQ/cherry-studio#20033, with an object storage that is away: only a key makes a second try harmless."""
+    http = build(servers.settings(s3_endpoint="http://127.0.0.1:1")).test_client()
+    for headers, retry in (({}, "false"), ({"Idempotency-Key": "k"}, None)):
+        answer = http.post("/v1/images/generations", json={"prompt": "x", "size": "32x32"}, headers=headers)
+        assert (answer.status_code, answer.headers.get("x-should-retry")) == (503, retry)
+        job_id = re.search(r"job_[0-9a-f]{32}", answer.get_json()["error"]["message"])[0]
+        assert store.get(job_id).status == "succeeded"
+
+
 def test_edit_one_and_several_pictures(ask, workers, store):
     one = ask.images.edit(image=("a.png", a_picture("blue")), prompt="make it green", extra_body={"seed": "3"})
     several = ask.images.edit(image=[("a.png", a_picture()), ("b.png", a_picture("blue"))], prompt="both", n=2)
@@ -70,6 +88,9 @@ def test_edit_one_and_several_pictures(ask, workers, store):
     [
         ({"prompt": ""}, "prompt"),
         ({"prompt": "x", "n": 11}, "n"),
+        ({"prompt": "x", "n": "2"}, "n"),
+        ({"prompt": "x", "extra_body": {"steps": True}}, "steps"),
+        ({"prompt": "x", "style": "vivid"}, "style"),
         ({"prompt": "x", "size": "9999x1"}, "size"),
         ({"prompt": "x", "stream": True}, "stream"),
         ({"prompt": "x", "quality": "hd"}, "quality"),
@@ -127,9 +148,11 @@ def test_what_succeeded_is_given_out_beside_what_failed(ask, workers):
 
 
 def test_the_clients_own_retries_with_a_key_make_one_job(ask, workers, client):
-    first = ask.images.generate(prompt="x", extra_headers={"Idempotency-Key": "k"})
-    second = ask.images.generate(prompt="x", extra_headers={"Idempotency-Key": "k"})
-    assert first.id == second.id
+    tries = [
+        ask.images.with_raw_response.generate(prompt="x", extra_headers={"Idempotency-Key": "k"}) for _ in range(2)
+    ]
+    assert tries[0].parse().id == tries[1].parse().id
+    assert [each.headers.get("Idempotency-Replayed") for each in tries] == [None, "true"]
     assert client.hget(keys.STATS, "jobs_accepted") == b"1"
     with pytest.raises(openai.BadRequestError):
         ask.images.generate(prompt="y", extra_headers={"Idempotency-Key": "k"})

@@ -1,7 +1,9 @@
 """Lists, conditional reads and long polls; cancel, delete and what is left afterwards."""
 
+import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import requests
@@ -89,6 +91,8 @@ def test_an_unchanged_job_is_304_and_a_changed_one_is_not(http, submit, store):
     tag = http.get(url).headers["ETag"]
     answer = http.get(url, headers={"If-None-Match": f'"other", {tag}'})
     assert (answer.status_code, answer.data, answer.headers["ETag"]) == (304, b"", tag)
+    assert http.get(url, headers={"If-None-Match": f"W/{tag}"}).status_code == 304, "as caches write it"
+    assert http.get(url, headers={"If-None-Match": "*"}).status_code == 304
     lease = plan(store, ImageRef(job["id"], 0))
     answer = http.get(url, headers={"If-None-Match": tag})
     assert (answer.status_code, answer.get_json()["status"]) == (200, "running")
@@ -97,10 +101,19 @@ def test_an_unchanged_job_is_304_and_a_changed_one_is_not(http, submit, store):
     assert http.get(url, headers={"If-None-Match": tag}).status_code == 200, "a step is a change"
 
 
+def test_the_readmes_wait_for_the_end_of_a_job_ends(http, submit, done):
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    (pattern,) = re.findall(r"until curl .* grep -q '(.*)'; do", readme)
+    job = submit()
+    assert pattern not in http.get(f"/v1/jobs/{job['id']}").text
+    done(job)
+    assert pattern in http.get(f"/v1/jobs/{job['id']}").text
+
+
 def test_a_long_poll_is_held_until_the_job_changes(http, submit, store):
     job = submit()
     url = f"/v1/jobs/{job['id']}"
-    tag = http.get(url).headers["ETag"]
+    tag = f'"v0.00000000", {http.get(url).headers["ETag"]}'
     worker = threading.Timer(0.5, lambda: plan(store, ImageRef(job["id"], 0)))
     worker.start()
     started = time.monotonic()

@@ -151,8 +151,9 @@ def test_an_endless_answer_is_not_read(sender):
     assert sent < 50_000_000
 
 
-def test_a_receiver_that_dribbles_its_answer_is_left(sender):
-    """Each byte would start every timeout of the sockets anew."""
+@pytest.mark.parametrize("begin", [b"HTTP/1.1 ", b"HTTP/1.1 200 OK\r\nX-Long: "])
+def test_a_receiver_that_dribbles_its_answer_is_left(sender, begin):
+    """Each byte would start every timeout of the sockets anew. A head without an end is no answer."""
     done = threading.Event()
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
@@ -163,7 +164,7 @@ def test_a_receiver_that_dribbles_its_answer_is_left(sender):
             with connection:
                 connection.recv(65536)
                 try:
-                    connection.sendall(b"HTTP/1.1 ")
+                    connection.sendall(begin)
                     while not done.wait(0.2):
                         connection.sendall(b"x")
                 except OSError:
