@@ -1,6 +1,7 @@
 """Builds the Flask application. gunicorn calls `create()` in each of its processes."""
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from flask import Flask, Request, current_app, request
@@ -8,6 +9,7 @@ from flask.json.provider import DefaultJSONProvider
 from flask_openapi import Info, OpenAPI
 from flask_openapi_swagger.plugins import RegisterPlugin
 from werkzeug.exceptions import BadRequest, RequestEntityTooLarge, UnsupportedMediaType
+from werkzeug.utils import cached_property
 
 from api import access, deliveries, events, jobs, openai, operations, problems
 from api.feeds import Feeds
@@ -41,7 +43,7 @@ def create() -> Flask:
 
 
 def build(effective: Settings) -> Flask:
-    app: Flask = OpenAPI(
+    app: Flask = _Application(
         "planpaint",
         info=Info(
             title="planpaint", version=__version__, description="Prompts in, pictures out: GLM-Image as a service"
@@ -94,6 +96,12 @@ def _parts(effective: Settings) -> Parts:
     )
 
 
+class _Application(OpenAPI):  # type: ignore[misc]
+    def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """Nothing here is asynchronous; Flask would look at each function again for each request."""
+        return func
+
+
 class _Json(DefaultJSONProvider):
     """JSON of which nothing is dropped: where a name comes twice, one of the two values would be."""
 
@@ -116,7 +124,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 class JobHttpRequest(Request):
     """A job may also come as a multipart form: its field `job` is the JSON, its files `image` the condition images."""
 
-    @property
+    @cached_property
     def is_form(self) -> bool:
         return self.mimetype == "multipart/form-data"
 
@@ -131,6 +139,8 @@ class JobHttpRequest(Request):
 
 def _check_query() -> None:
     """What would be ignored is refused: a parameter given twice, or any where the body holds them all."""
+    if not request.query_string:
+        return
     if request.endpoint in _WITHOUT_QUERY and request.args:
         raise RefusedInput(next(iter(request.args))[:80], "is not taken in the query; send it in the body")
     if request.endpoint in _WITH_QUERY:

@@ -79,13 +79,19 @@ _STATUS_TEXTS = {
     "409": "not in this state",
     "410": "removed",
     "413": "too large",
+    "414": "the request line is too long",
     "415": "not this media type",
     "422": "a field is wrong; errors names it",
     "429": "more than the key may; Retry-After says when to come back",
+    "431": "a header is too large",
     "500": "a fault, or an image that failed",
     "503": "too many images wait, or a server behind this one does not answer; Retry-After says when to come back",
     "504": "not done in time",
 }
+
+
+#: What the HTTP server answers before the application sees the request.
+_OF_THE_SERVER = ("400", "414", "431")
 
 
 def describe(found: dict[str, Any], settings: Settings) -> dict[str, Any]:
@@ -98,8 +104,9 @@ def describe(found: dict[str, Any], settings: Settings) -> dict[str, Any]:
             operation.setdefault("parameters", [])
             operation["parameters"] += _HEADERS.get((method, path), [])
             _drop_unmeant(operation["responses"])
-            # What is not HTTP is refused before anybody looks at its path.
-            operation["responses"].setdefault("400", _problem("Problem"))
+            # What is not HTTP, or too much of it, is refused before anybody looks at its path.
+            for status in _OF_THE_SERVER:
+                operation["responses"].setdefault(status, _problem("Problem"))
             if path != "/healthz":
                 operation["responses"].setdefault("500", _problem("Problem"))
             if path.startswith("/v1/"):
@@ -138,7 +145,7 @@ def _finish_answers(path: str, responses: dict[str, Any]) -> None:
         reference = body.get("schema", {}).get("$ref", "")
         if reference.endswith("/Problem"):
             response["content"] = {"application/problem+json": body}
-        elif status == "400":
+        elif status in _OF_THE_SERVER:
             content["application/problem+json"] = _problem("Problem")["content"]["application/json"]
         if path.endswith("/events") and status == "200":
             content["text/event-stream"] = {"schema": {"type": "string"}}

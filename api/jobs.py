@@ -27,6 +27,8 @@ from app.views import estimate_view, image_view, job_view, parameters_view
 
 _ID = re.compile(r"job_[0-9a-f]{32}", re.ASCII)
 _TAG = re.compile(r"v(\d{1,15})\.[0-9a-f]{8}", re.ASCII)
+#: As Flask writes all other answers.
+_written = json.JSONEncoder(separators=(",", ":")).encode
 #: Seconds between polls that a caller is asked for.
 _POLL_S = 1
 
@@ -46,9 +48,7 @@ def find_job(job_id: str) -> Job:
 def _answer(job: Job, status: int = 200, seen: Outlook | None = None) -> Response:
     if not job.done and seen is None:
         seen = current().outlooks.of(job)
-    # As Flask writes all other answers.
-    text = json.dumps(job_view(job, base_url(), seen), separators=(",", ":"))
-    response = Response(text, status=status, content_type="application/json")
+    response = Response(_written(job_view(job, base_url(), seen)), status=status, content_type="application/json")
     if not job.done:
         response.headers["Retry-After"] = str(_POLL_S)
     return response

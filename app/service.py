@@ -202,15 +202,15 @@ def _input(job_id: str, number: int) -> str:
 def _fresh(submission: Submission, submitted: Submitted, plan: Plan | None, inputs: tuple[str, ...]) -> Job:
     """The job as the script has just written it, without another read."""
     parameters, terms = submission.parameters, submission.terms
-    image = Image(0, ImageState.QUEUED, 0)
-    if plan:
-        image = replace(image, state=ImageState.PLANNED, planned_at=submitted.created_at, prior_grid=plan.prior.grid)
+    state = ImageState.PLANNED if plan else ImageState.QUEUED
+    planned_at, grid = (submitted.created_at, plan.prior.grid) if plan else (None, None)
     return Job(
         id=submitted.job_id,
         parameters=parameters,
         created_at=submitted.created_at,
         images=tuple(
-            replace(image, index=index, seed=image_seed(parameters.seed, index)) for index in range(parameters.n)
+            Image(index, state, image_seed(parameters.seed, index), planned_at=planned_at, prior_grid=grid)
+            for index in range(parameters.n)
         ),
         priority=terms.priority,
         reused=(submission.reused.job_id, submission.reused.index) if submission.reused else None,
