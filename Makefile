@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11) and "planpaint needs Python 3.11 or newer: make PYTHON=python3.11")
 
 .PHONY: install demo demo-model up test api-fuzz loadtest chaos check audit fix bench lock clean
 
@@ -10,8 +11,7 @@ install: $(STAMP)
 
 # torch first and by pip alone: its build differs from host to host, so the lock leaves it out.
 $(STAMP): pyproject.toml requirements.lock
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "planpaint needs Python 3.11 or newer: make PYTHON=python3.11")'
+	test -x $(BIN)/pip || { $(PYTHON) -c '$(NEW_ENOUGH)' && $(PYTHON) -m venv $(VENV); }
 	$(BIN)/pip install --quiet --disable-pip-version-check "torch>=2.13,<2.14"
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .

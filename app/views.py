@@ -189,10 +189,10 @@ def endpoint_view(url: str, endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _timings(job: Job, image: Image) -> dict[str, float | None]:
-    """Seconds: waiting for AR, AR, waiting for DiT, DiT with upload, and from submission to the end."""
+    """Seconds: waiting for AR, AR, waiting for DiT (the last time), DiT with upload, and from submission to the end."""
     return {
         "queued_s": _seconds(job.created_at, image.planning_at),
-        "ar_s": _seconds(image.planning_at, image.planned_at),
+        "ar_s": None if image.ar_ms is None else round(image.ar_ms / 1000, 3),
         "planned_s": _seconds(image.planned_at, image.painting_at),
         "dit_s": _seconds(image.painting_at, image.completed_at),
         "total_s": _seconds(job.created_at, image.completed_at),

@@ -8,6 +8,7 @@ def test_defaults_are_for_one_laptop():
     settings = load({})
     assert settings.api_host == "127.0.0.1"
     assert settings.checkpoint.name == "demo"
+    assert settings.default_size == "256x256"
     assert settings.base_url == "http://127.0.0.1:8000"
 
 
@@ -37,6 +38,13 @@ def test_an_unknown_variable_is_a_typo_and_refused():
     with pytest.raises(Misconfigured, match="PLANPAINT_API_PROT"):
         load({"PLANPAINT_API_PROT": "8000"})
     assert load({"OTHER": "x"})
+
+
+def test_a_job_that_names_no_size_gets_one_that_the_checkpoint_draws(tmp_path):
+    named = {"PLANPAINT_CHECKPOINT": str(tmp_path)}
+    assert load(named).default_size == "1024x1024"
+    assert load(named | {"PLANPAINT_DEFAULT_SIZE": "64x32"}).default_size == "64x32"
+    assert load({"PLANPAINT_DEFAULT_SIZE": "64x32"}).default_size == "64x32"
 
 
 def test_an_empty_variable_is_as_good_as_none():

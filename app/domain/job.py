@@ -81,7 +81,11 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One picture of a job. Times are Redis server time in milliseconds since the epoch; None: not yet."""
+    """One picture of a job. Times are Redis server time in milliseconds since the epoch; None: not yet.
+
+    `planned_at` is when it last began to wait for a DiT worker, anew when one gives it back; `ar_ms` is how long the
+    plan that is stored took.
+    """
 
     index: int
     state: ImageState
@@ -94,7 +98,6 @@ class Image:
     painting_at: int | None = None
     completed_at: int | None = None
     ar_ms: int | None = None
-    dit_ms: int | None = None
     prior_grid: Grid | None = None
     stored: StoredObject | None = None
     failure: Failure | None = None

@@ -20,6 +20,7 @@ IMAGE_FIELDS = (
     "planned_at",
     "painting_at",
     "completed_at",
+    "ar_ms",
     "prior_height",
     "prior_width",
     "object_key",
@@ -94,6 +95,7 @@ def _load_image(index: int, values: Sequence[bytes | None]) -> Image:
         planned_at=_number(record["planned_at"]),
         painting_at=_number(record["painting_at"]),
         completed_at=_number(record["completed_at"]),
+        ar_ms=_number(record["ar_ms"]),
         prior_grid=Grid(int(text["prior_height"]), int(text["prior_width"])) if "prior_height" in text else None,
         stored=StoredObject(
             text["object_key"],

@@ -9,6 +9,7 @@ from app.domain.messages import ImageRef, Lease
 from app.domain.states import TABLE, TERMINAL, ImageState, Move
 from app.errors import LostLease, NotFound
 from app.store.jobs import Terms
+from app.views import image_view
 from tests.servers import wait_until
 from tests.store.orders import PLAN, PRIOR, entry_of, paint, parameters, place, plan, stored, submit
 
@@ -251,6 +252,17 @@ def test_released_work_is_not_counted(store):
     store.release(placed.lease)
     image = store.get(placed.ref.job_id).images[0]
     assert (image.state, image.dit_attempts) == (S.PLANNED, 0)
+
+
+def test_an_image_given_back_to_be_painted_keeps_the_time_of_its_plan(store, client):
+    placed = place(store, S.PAINTING)
+    before = store.get(placed.ref.job_id)
+    wait_until(lambda: client.time()[0] * 1000 > before.images[0].planned_at, what="a later second")
+    store.release(placed.lease)
+    after = store.get(placed.ref.job_id)
+    assert after.images[0].planned_at > before.images[0].planned_at
+    first, again = (image_view(job, job.images[0], "")["timings"]["ar_s"] for job in (before, after))
+    assert again == first == round(before.images[0].ar_ms / 1000, 3)
 
 
 def test_a_lost_ar_hint_is_sent_again_and_one_that_waits_is_not(store, client):

@@ -12,10 +12,10 @@ local new_state = target('hand_over')
 if not new_state then
   return get('prior') == ARGV[3] and 1 or 0
 end
-redis.call('HSET', image, 'prior', ARGV[3], 'prior_height', ARGV[4], 'prior_width', ARGV[5],
-  'condition', ARGV[7], 'hints', 0)
-redis.call('HDEL', image, 'owner')
 local took = now - get('planning_at')
+redis.call('HSET', image, 'prior', ARGV[3], 'prior_height', ARGV[4], 'prior_width', ARGV[5],
+  'condition', ARGV[7], 'hints', 0, 'ar_ms', took)
+redis.call('HDEL', image, 'owner')
 redis.call('HINCRBY', stats, 'ar_ms', took)
 measure('ar_ms', took)
 -- A small preview grid of about 256 tokens is planned before the large one.
