@@ -27,7 +27,7 @@ def _image(stack: RunningStack, job: dict, index: int = 0) -> Image.Image:
 
 
 def test_a_mixed_load_draws_what_each_prompt_says(stack):
-    jobs = [stack.submit(prompt, seed=index, temperature=0, n=2) for index, prompt in enumerate(SURE)]
+    jobs = [stack.submit(prompt, seed=index, temperature=0, n=1 + index % 2) for index, prompt in enumerate(SURE)]
     done = stack.wait_done(*(job["id"] for job in jobs))
     stack.check_pictures(*done)
     for job in done:

@@ -19,7 +19,7 @@ from workers.uploader import Uploader
 from workers.watchdog import Watchdog
 
 #: Long enough to be met in the middle.
-STEPS = 1000
+STEPS = 400
 
 
 @pytest.fixture
