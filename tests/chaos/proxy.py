@@ -13,13 +13,16 @@ class Proxy:
 
     "pass"; "silent": bytes of both sides vanish and the connections stay open, as behind a router that died; "reset".
     `delay_s`: each piece waits so long. `lose_answers`: so many next pieces from the server vanish, and their
-    connection is reset, as when a reply is lost on the way.
+    connection is reset, as when a reply is lost on the way. `cut_request`, `cut_answer`: the next connection that sends
+    more than so many bytes this way is reset behind them.
     """
 
     def __init__(self, port: int) -> None:
         self.mode = "pass"
         self.delay_s = 0.0
         self.lose_answers = 0
+        self.cut_request: int | None = None
+        self.cut_answer: int | None = None
         self._target = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -64,6 +67,7 @@ class Proxy:
                 threading.Thread(target=self._pump, args=(pair, source, sink, answers), daemon=True).start()
 
     def _pump(self, pair: tuple[socket.socket, socket.socket], source, sink, answers: bool) -> None:
+        passed = 0
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 if self.mode == "silent":
@@ -71,6 +75,13 @@ class Proxy:
                 if self.mode == "reset" or (answers and self._loses()):
                     break
                 time.sleep(self.delay_s)
+                limit = self.cut_answer if answers else self.cut_request
+                if limit is not None and passed + len(data) > limit:
+                    sink.sendall(data[: limit - passed])
+                    time.sleep(0.1)  # a reset may overtake what is on its way
+                    self.cut_request = self.cut_answer = None
+                    break
+                passed += len(data)
                 sink.sendall(data)
         with self._lock:
             self._pairs.discard(pair)

@@ -1,5 +1,7 @@
-"""Links that are slow, silent or cut between a worker and Redis, and answers that are lost on the way."""
+"""Links that are slow, silent or cut between a worker and Redis or object storage, and answers lost on the way."""
 
+import hashlib
+import random
 import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -8,9 +10,10 @@ import click
 import pytest
 
 from app import keys, wiring
+from app.blobs import BlobStore
 from app.domain.messages import ImageRef
 from app.domain.states import ImageState
-from app.errors import Unavailable
+from app.errors import ImageFailed, Unavailable
 from app.settings import PREFIX
 from tests.chaos.conftest import Attacked
 from tests.chaos.proxy import Proxy
@@ -99,6 +102,63 @@ def test_a_reset_or_slow_link_is_not_noticed(link, store):
     proxy.reset()
     far.commit(paint(far, ref), stored(), steps=2)
     assert store.get(ref.job_id).images[0].state is S.SUCCEEDED
+
+
+_PICTURE = random.Random(1).randbytes(400_000)
+
+
+@pytest.fixture
+def shelf(servers) -> Iterator[tuple[Proxy, BlobStore, BlobStore]]:
+    """Object storage by a link that can be hurt, and directly."""
+    settings = servers.settings()
+    with Proxy(urlsplit(settings.s3_endpoint).port) as proxy:
+        far = servers.settings(s3_endpoint=f"http://127.0.0.1:{proxy.port}")
+        yield proxy, BlobStore(far, timeout_s=2.0), BlobStore(settings, timeout_s=10.0)
+
+
+def _put(blobs: BlobStore, key: str) -> None:
+    blobs.put(key, _PICTURE, "image/png", hashlib.sha256(_PICTURE).digest())
+
+
+def test_slow_object_storage_takes_a_picture_all_the_same(shelf):
+    proxy, far, near = shelf
+    proxy.delay_s = 0.1
+    _put(far, "jobs/slow/0/1.png")
+    assert near.get("jobs/slow/0/1.png") == _PICTURE
+    assert far.get("jobs/slow/0/1.png") == _PICTURE
+
+
+def test_an_upload_that_is_cut_leaves_nothing_and_may_be_made_again(shelf):
+    proxy, far, near = shelf
+    proxy.cut_request = 200_000
+    with pytest.raises(Unavailable):
+        _put(far, "jobs/cut/0/1.png")
+    assert proxy.cut_request is None
+    with pytest.raises(ImageFailed):
+        near.get("jobs/cut/0/1.png")
+    _put(far, "jobs/cut/0/1.png")
+    assert near.get("jobs/cut/0/1.png") == _PICTURE
+
+
+def test_a_download_that_is_cut_is_no_picture(shelf):
+    proxy, far, near = shelf
+    _put(near, "jobs/half/0/1.png")
+    proxy.cut_answer = 200_000
+    with pytest.raises(Unavailable):
+        far.get("jobs/half/0/1.png")
+    assert far.get("jobs/half/0/1.png") == _PICTURE
+
+
+def test_silent_object_storage_costs_its_time_limit_and_no_more(shelf):
+    proxy, far, _ = shelf
+    proxy.mode = "silent"
+    began = time.monotonic()
+    with pytest.raises(Unavailable):
+        _put(far, "jobs/silent/0/1.png")
+    assert time.monotonic() - began < 3 * 2.0 + 5
+    proxy.mode = "pass"
+    proxy.reset()
+    _put(far, "jobs/silent/0/1.png")
 
 
 @pytest.mark.chaos
