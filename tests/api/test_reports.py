@@ -1,10 +1,6 @@
 """Public bug reports of services of this kind: for each the test of what is right, which names it."""
 
-import ast
-from functools import lru_cache
-from pathlib import Path
-
-TESTS = Path(__file__).parent.parent
+from tests.sources import TESTS, docstrings
 
 #: Report -> the test that names it.
 REPORTS = {
@@ -73,16 +69,10 @@ REPORTS = {
 }
 
 
-@lru_cache
-def _docstrings(file: str) -> dict[str, str]:
-    tree = ast.parse((TESTS / file).read_text("utf-8"))
-    return {node.name: ast.get_docstring(node) or "" for node in tree.body if isinstance(node, ast.FunctionDef)}
-
-
 def test_every_report_is_named_by_its_test():
     unnamed = []
     for report, place in REPORTS.items():
         file, name = place.split("::")
-        if report not in _docstrings(file).get(name, ""):
+        if report not in docstrings(TESTS / file).get(name, ""):
             unnamed.append((report, place))
     assert unnamed == []

@@ -1,15 +1,8 @@
 """The table of faults names tests that there are."""
 
-import ast
 import re
-from pathlib import Path
 
-TESTS = Path(__file__).parent.parent
-
-
-def _there(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text("utf-8"))
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+from tests.sources import TESTS, docstrings
 
 
 def test_every_row_names_tests_that_there_are():
@@ -26,6 +19,6 @@ def test_every_row_names_tests_that_there_are():
                 assert file.exists(), place
             if found[2]:
                 assert file is not None, place
-                assert found[2] in _there(file), place
+                assert found[2] in docstrings(file), place
             named += 1
         assert named, row
