@@ -129,8 +129,10 @@ class JobHttpRequest(Request):
         return self.mimetype == "multipart/form-data"
 
     def get_json(self, force: bool = False, silent: bool = False, cache: bool = True) -> Any:  # noqa: ANN401 - JSON
-        if not self.is_form:
-            return super().get_json(force, silent, cache)
+        return self._job if self.is_form else super().get_json(force, silent, cache)
+
+    @cached_property
+    def _job(self) -> Any:  # noqa: ANN401 - JSON
         try:
             return current_app.json.loads(self.form["job"])
         except (KeyError, ValueError) as error:

@@ -46,6 +46,8 @@ DUE = PREFIX + "due"
 AR_RETURNED = PREFIX + "ar:returned"
 AR_REALTIME = PREFIX + "ar:realtime"
 AR_BATCH = PREFIX + "ar:batch"
+#: In the order in which they are read.
+AR_STREAMS = (AR_RETURNED, AR_REALTIME, AR_BATCH)
 AR_GROUP = "ar"
 DIT_QUEUE = "dit"
 DIT_LIST = PREFIX + DIT_QUEUE

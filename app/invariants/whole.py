@@ -6,7 +6,6 @@ from app import keys
 from app.domain.dead import MESSAGE
 from app.domain.states import TERMINAL
 from app.invariants.jobs import Found
-from app.queues.ar_stream import STREAMS
 from app.store.inventory import Inventory
 
 _ENDED = {state.value for state in TERMINAL}
@@ -28,7 +27,7 @@ def due_names(store: Inventory) -> Found:
 
 def streams(store: Inventory) -> Found:
     """A stream's entry is the hint of an image that waits or is being planned; what is pending is there."""
-    for stream in STREAMS:
+    for stream in keys.AR_STREAMS:
         pending = store.pending(stream)
         hints = list(store.hints(stream))
         members = [f"{fields.get('job')}:{fields.get('index')}" for _, fields in hints]

@@ -19,7 +19,6 @@ from app.domain.messages import SCHEMA, ImageRef
 
 log = structlog.get_logger(__name__)
 
-STREAMS = (keys.AR_RETURNED, keys.AR_REALTIME, keys.AR_BATCH)
 #: One admission of so many goes to batch first.
 BATCH_EVERY = 4
 
@@ -46,7 +45,7 @@ class ArStream:
 
     def ensure_groups(self) -> None:
         with translated():
-            for stream in STREAMS:
+            for stream in keys.AR_STREAMS:
                 try:
                     self._client.xgroup_create(stream, keys.AR_GROUP, id="0", mkstream=True)
                 except ResponseError as error:
@@ -70,7 +69,7 @@ class ArStream:
 
         The client's socket timeout must be longer than block_ms.
         """
-        return self._read(dict.fromkeys(STREAMS, ">"), 1, block_ms)
+        return self._read(dict.fromkeys(keys.AR_STREAMS, ">"), 1, block_ms)
 
     def _read(self, streams: dict[str, str], count: int, block_ms: int | None) -> list[ArHint]:
         with translated():
@@ -118,14 +117,14 @@ class ArStream:
     def leave(self) -> None:
         """Take this consumer off the groups, unless entries are pending on it: those would never be read again."""
         with translated():
-            for stream in STREAMS:
+            for stream in keys.AR_STREAMS:
                 if not self._client.xpending_range(stream, keys.AR_GROUP, "-", "+", 1, self._consumer):
                     self._client.xgroup_delconsumer(stream, keys.AR_GROUP, self._consumer)
 
     def forget_idle_consumers(self, idle_ms: int) -> None:
         """Remove consumers of workers killed long ago, with entries that their images have outlived."""
         with translated():
-            for stream in STREAMS:
+            for stream in keys.AR_STREAMS:
                 for consumer in self._client.xinfo_consumers(stream, keys.AR_GROUP):
                     if consumer["idle"] > idle_ms:
                         self._forget(stream, consumer["name"].decode())

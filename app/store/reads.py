@@ -195,16 +195,15 @@ class JobReads:
         with translated():
             pipe = self._client.pipeline(transaction=False)
             pipe.hgetall(keys.STATS)
-            pipe.xlen(keys.AR_RETURNED)
-            pipe.xlen(keys.AR_REALTIME)
-            pipe.xlen(keys.AR_BATCH)
+            for stream in keys.AR_STREAMS:
+                pipe.xlen(stream)
             pipe.llen(keys.DIT_LIST)
             pipe.zcard(keys.DUE)
             pipe.zcard(keys.OUTBOX)
             pipe.zcard(keys.TRASH)
-            totals, returned, realtime, batch, dit_hints, active, outbox, trash = pipe.execute()
+            totals, *ar_hints, dit_hints, active, outbox, trash = pipe.execute()
         waiting = {
-            "ar_hints": returned + realtime + batch,
+            "ar_hints": sum(ar_hints),
             "dit_hints": dit_hints,
             "images_active": active,
             "webhooks_waiting": outbox,

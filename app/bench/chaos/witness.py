@@ -19,7 +19,6 @@ from app.domain.job import Job
 from app.domain.messages import ImageRef
 from app.domain.states import LEASED, TERMINAL
 from app.errors import ImageFailed, NotFound, Unavailable
-from app.queues.ar_stream import STREAMS
 from app.settings import Settings
 
 #: Kombu's hash of messages that were handed out and not acknowledged.
@@ -161,7 +160,7 @@ class Witness:
                 "images that wait for DiT": self._client.zcard(keys.WAITING_DIT),
                 "active": self._client.hlen(keys.ACTIVE),
             }
-            for stream in STREAMS:
+            for stream in keys.AR_STREAMS:
                 found[stream] = self._client.xlen(stream)
                 found[f"{stream}, pending"] = self._client.xpending(stream, keys.AR_GROUP)["pending"]
             found["counts"] = sum(abs(int(count)) for count in self._client.hvals(keys.COUNTS))

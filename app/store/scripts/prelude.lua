@@ -166,7 +166,6 @@ local function put_first()
 end
 
 local function send_hint()
-  put_first()
   local fields = {'job', job_id, 'index', index, 'schema', 1}
   if get('alone') then
     fields[7], fields[8] = 'alone', 1

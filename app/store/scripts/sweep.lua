@@ -52,6 +52,7 @@ if entry and #redis.call('XRANGE', stream(), entry, entry) == 1 then
     return {'kept', state}
   end
 end
+put_first()
 send_hint()
 look(now + hint)
 return {'hinted', state}
