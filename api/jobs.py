@@ -1,7 +1,6 @@
 """/v1/jobs: submit, list, look, cancel, delete, fetch pictures and prior tokens."""
 
 import hashlib
-import json
 import re
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +16,7 @@ from api.problems import Problem
 from api.schemas import ContentQuery, ImagePath, JobPath, JobRequest, ListQuery, WaitQuery
 from api.submission import receipt_of, submission_of
 from api.waiting import until_changed, until_done
+from api.written import Written
 from app.domain.estimate import Outlook, outlook, price
 from app.domain.job import Job
 from app.domain.states import JobStatus
@@ -27,8 +27,6 @@ from app.views import estimate_view, image_view, job_view, parameters_view
 
 _ID = re.compile(r"job_[0-9a-f]{32}", re.ASCII)
 _TAG = re.compile(r"v(\d{1,15})\.[0-9a-f]{8}", re.ASCII)
-#: As Flask writes all other answers.
-_written = json.JSONEncoder(separators=(",", ":")).encode
 #: Seconds between polls that a caller is asked for.
 _POLL_S = 1
 
@@ -45,10 +43,10 @@ def find_job(job_id: str) -> Job:
     return current().intake.get(job_id, caller().owner)
 
 
-def _answer(job: Job, status: int = 200, seen: Outlook | None = None) -> Response:
+def _answer(job: Job, status: int = 200, seen: Outlook | None = None) -> Written:
     if not job.done and seen is None:
         seen = current().outlooks.of(job)
-    response = Response(_written(job_view(job, base_url(), seen)), status=status, content_type="application/json")
+    response = Written(job_view(job, base_url(), seen), status)
     if not job.done:
         response.headers["Retry-After"] = str(_POLL_S)
     return response
@@ -181,13 +179,11 @@ def get(path: JobPath, query: WaitQuery) -> Response:
     if query.wait and not job.done and (not versions or job.version in versions):
         until_changed(job.id, job.version, query.wait)
         job = find_job(path.job_id)
-    response = _answer(job)
-    response.headers["ETag"] = tag = _etag(job, response)
+    answer = _answer(job)
+    tag = _etag(job, answer)
+    response = Response(status=304) if known.contains_weak(tag.strip('"')) else answer
+    response.headers["ETag"] = tag
     response.headers["Cache-Control"] = "private, no-cache"
-    if known.contains_weak(tag.strip('"')):
-        response.status_code = 304
-        response.set_data(b"")
-        del response.headers["Content-Type"]
     return response
 
 

@@ -15,6 +15,8 @@ from app.domain.sizes import MAX_SIDE, Size
 LEAST_TEMPERATURE = 0.01
 #: Most bytes of `metadata` as JSON.
 MAX_METADATA = 8 * 1024
+#: Of objects and lists in each other; the writer of answers takes 250.
+MOST_DEPTH = 100
 #: Shortest and longest `ttl` of a job, seconds.
 LEAST_TTL_S, MOST_TTL_S = 60, 31_536_000
 
@@ -146,8 +148,11 @@ class JobRequest(Body):
     def _metadata(cls, value: dict[str, Any]) -> dict[str, Any]:
         try:
             size = len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+            depth = _depth(value)
         except (ValueError, RecursionError) as error:
             raise ValueError("must be plain JSON without NaN or Infinity, and not nested too deep") from error
+        if depth > MOST_DEPTH:
+            raise ValueError(f"must be nested at most {MOST_DEPTH} deep, this is {depth}")
         if size > MAX_METADATA:
             raise ValueError(f"must be at most {MAX_METADATA} bytes as JSON, this is {size}")
         _refuse_surrogates(json.dumps(value, ensure_ascii=False))
@@ -170,6 +175,12 @@ def check_receiver(value: object) -> object:
     except requests.exceptions.RequestException as error:
         raise ValueError("must be an absolute http or https URL") from error
     return value
+
+
+def _depth(value: Any) -> int:  # noqa: ANN401 - JSON
+    if isinstance(value, dict):
+        value = list(value.values())
+    return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0
 
 
 def _refuse_surrogates(text: str) -> None:

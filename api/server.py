@@ -1,4 +1,4 @@
-"""The gunicorn worker: keeps idle connections for long, and answers as a problem what its parser refuses."""
+"""The gunicorn worker: keeps idle connections for long, answers as a problem what its parser refuses, sends at once."""
 
 import json
 import socket
@@ -24,6 +24,7 @@ _ANSWERS: tuple[tuple[type[Exception], int, str, str, str], ...] = (
 _DRAIN_S, _DRAIN_READS = 0.5, 16
 #: From this share of the connections on, the one that has been idle longest makes room for a new one.
 _CROWDED = 0.9
+_LENGTH = b"\r\nContent-Length: "
 
 
 class Worker(GeventWorker):  # type: ignore[misc]
@@ -34,6 +35,16 @@ class Worker(GeventWorker):  # type: ignore[misc]
         self._open: dict[object, Any] = {}
         #: The longest idle first.
         self._idle: dict[object, Any] = {}
+
+    def init_process(self) -> None:
+        # gunicorn finds each setting by __getattr__, some twenty times a request: a fiftieth of a submit.
+        self.cfg.__dict__.update({name: setting.get() for name, setting in self.cfg.settings.items()})
+        super().init_process()
+
+    def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:  # noqa: ANN401 - gunicorn's own
+        joining = _Joining(sock)
+        super().handle_request(listener_name, req, joining, addr)
+        joining.flush()
 
     def handle(self, listener: Any, client: Any, addr: Any) -> None:  # noqa: ANN401 - gunicorn's own
         here = gevent.getcurrent()
@@ -73,6 +84,32 @@ class Worker(GeventWorker):  # type: ignore[misc]
                 _send(client, status, code, title, detail)
                 return
         super().handle_error(req, client, addr, exc)
+
+
+class _Joining:
+    """A socket that sends the head of an answer together with its body, where gunicorn sends each by itself."""
+
+    def __init__(self, sock: Any) -> None:  # noqa: ANN401 - gevent's socket
+        self._sock = sock
+        self._held = b""
+        self._begun = False
+
+    def sendall(self, data: bytes) -> None:
+        if not self._begun and _LENGTH in data:
+            # Without a length it is a stream, whose head must not wait for its first event.
+            self._held, self._begun = data, True
+            return
+        self._begun = True
+        self._sock.sendall(self._held + data)
+        self._held = b""
+
+    def flush(self) -> None:
+        """Of an answer without a body."""
+        if self._held:
+            self._sock.sendall(self._held)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever else a socket does
+        return getattr(self._sock, name)
 
 
 def _end_input(client: Any) -> None:  # noqa: ANN401 - gevent's socket

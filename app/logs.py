@@ -1,11 +1,11 @@
 """One log format for every process: JSON lines on stderr, or readable ones."""
 
-import json
 import logging
 import sys
 from datetime import UTC, datetime
 
 import structlog
+from pydantic_core import to_json
 
 from app.settings import Settings
 
@@ -67,4 +67,4 @@ class AccessLog:
             return
         timestamp = datetime.now(UTC).isoformat().replace("+00:00", "Z")
         line = {"event": "request", **fields, "role": "api", "level": "info", "logger": "access"}
-        sys.stderr.write(json.dumps(line | {"timestamp": timestamp}) + "\n")
+        sys.stderr.write(to_json(line | {"timestamp": timestamp}).decode() + "\n")

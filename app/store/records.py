@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic_core import to_json
+
 from app.domain.job import Failure, Image, Job, Parameters, Priority, StoredObject
 from app.domain.messages import ImageRef
 from app.domain.sizes import Grid, Size
@@ -36,7 +38,7 @@ IMAGE_FIELDS = (
 
 def dump_request(
     parameters: Parameters, metadata: dict[str, Any], reused: ImageRef | None, inputs: tuple[str, ...]
-) -> str:
+) -> bytes:
     request = {
         "parameters": {name: getattr(parameters, name) for name in Parameters.__slots__}
         | {"size": str(parameters.size)},
@@ -44,7 +46,7 @@ def dump_request(
         "reused": None if reused is None else [reused.job_id, reused.index],
         "inputs": list(inputs),
     }
-    return json.dumps(request, ensure_ascii=True, allow_nan=False)
+    return to_json(request)
 
 
 def load_request(request: bytes) -> tuple[Parameters, tuple[str, ...]]:

@@ -1,5 +1,6 @@
 """Connections of a running process: kept while idle, no burden on a stop, and never in the way of others."""
 
+import json
 import re
 import socket
 import time
@@ -109,3 +110,29 @@ def test_idle_connections_make_room_for_new_ones(live, client):
             assert _ask(newcomer)[0] == 200
             assert _ask(newcomer)[0] == 200, "kept, since others were idle for longer"
         assert crowd[0].recv(1) == b"", "the one that was idle longest was closed"
+
+
+def test_a_head_is_sent_with_its_body_and_never_waits_for_one(live, client):
+    body = b'{"prompt": "x", "size": "32x32"}'
+    with _connect(live) as connection:
+        connection.sendall(
+            b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+            % (len(body), body)
+        )
+        head, _, answer = connection.recv(65536).partition(b"\r\n\r\n")
+        job = json.loads(answer)
+        path = f"/v1/jobs/{job['id']}".encode()
+        connection.sendall(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+        tag = re.search(rb"(?i)etag: ([^\r]+)", connection.recv(65536))[1]
+        for method, more, status in (
+            (b"HEAD", b"", b"200"),
+            (b"GET", b"If-None-Match: %b\r\n" % tag, b"304"),
+            (b"GET", b"", b"200"),
+        ):
+            connection.sendall(b"%b %b HTTP/1.1\r\nHost: x\r\n%b\r\n" % (method, path, more))
+            head, _, answer = connection.recv(65536).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 " + status)
+            assert bool(answer) == (status == b"200" and method == b"GET")
+        # A stream's head comes before the first event.
+        connection.sendall(b"GET %b/events HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")

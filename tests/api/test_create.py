@@ -309,6 +309,19 @@ def test_lone_surrogates_in_metadata_are_refused(http, metadata):
     assert (answer.status_code, answer.get_json()["errors"][0]["pointer"]) == (422, "/metadata")
 
 
+def test_metadata_is_echoed_as_deep_as_it_is_taken(http, client):
+    def nested(depth):
+        """`depth` objects and lists in each other."""
+        return {"a": json.loads("[" * (depth - 1) + '"é\u2028"' + "]" * (depth - 1))}
+
+    answer = http.post("/v1/jobs", json=BODY | {"metadata": nested(100)})
+    assert (answer.status_code, answer.get_json()["metadata"]) == (202, nested(100))
+    assert http.get(answer.headers["Location"]).get_json()["metadata"] == nested(100)
+    for depth in (101, 900):
+        answer = http.post("/v1/jobs", json=BODY | {"metadata": nested(depth)})
+        assert (answer.status_code, answer.get_json()["errors"][0]["pointer"]) == (422, "/metadata")
+
+
 def test_a_job_says_where_it_stands_and_guesses_only_from_measurements(http, submit, store, settings, client):
     first = submit(n=2)
     second = submit()

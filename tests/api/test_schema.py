@@ -43,7 +43,7 @@ BEYOND_SCHEMAS = {
     "webhook_url|url": "must be an absolute http or https URL",  # what a host, a port and IDNA may be
     "guidance": "must not come with",
     "webhook_events": "needs a webhook_url",
-    "metadata": "bytes as JSON|plain JSON|lone surrogate",
+    "metadata": "bytes as JSON|plain JSON|lone surrogate|nested at most",
     "size": "pixels",  # the operator's budget
 }
 
