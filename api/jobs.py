@@ -198,7 +198,7 @@ def get(path: JobPath, query: WaitQuery) -> Response:
 def cancel(path: JobPath) -> Response:
     """Cancel every image that has not ended; finished images stay. 202 while a worker still has to let go of one."""
     job = current().intake.cancel(find_job(path.job_id).id)
-    if job.done and job.status not in (JobStatus.CANCELED, JobStatus.EXPIRED):
+    if job.done and job.status is not JobStatus.CANCELED:
         raise Conflict(f"job {job.id} has ended: {job.status.value}")
     return _answer(job, 200 if job.done else 202)
 

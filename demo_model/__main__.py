@@ -14,7 +14,7 @@ from demo_model.stages import SEEDS, training
 from demo_model.training import weights
 
 #: CPU minutes at the constant rate that a stage is given; a quarter of its steps to cool comes on top.
-_MINUTES, _VAE_MINUTES, _DECODER_MINUTES = 150.0, 6.5, 12.0
+_MINUTES, _VAE_MINUTES, _DECODER_MINUTES = 100.0, 6.5, 12.0
 
 _FOLDER = click.option(
     "--folder", type=click.Path(path_type=Path, file_okay=False), default=Path("out/demo-model"), show_default=True

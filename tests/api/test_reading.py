@@ -344,7 +344,7 @@ def test_a_deadline_before_the_start_is_expired(http, submit, store, client):
     found = http.get(f"/v1/jobs/{job['id']}").get_json()
     assert found["status"] == "expired"
     assert {image["error"]["code"] for image in found["images"]} == {"deadline_exceeded"}
-    assert http.post(f"/v1/jobs/{job['id']}/cancel").status_code == 200
+    assert http.post(f"/v1/jobs/{job['id']}/cancel").status_code == 409
     assert client.xlen(keys.AR_REALTIME) == 0
 
 
