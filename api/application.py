@@ -8,7 +8,7 @@ from flask import Flask, Request, current_app, request
 from flask.json.provider import DefaultJSONProvider
 from flask_openapi import Info, OpenAPI
 from flask_openapi_swagger.plugins import RegisterPlugin
-from werkzeug.exceptions import BadRequest, RequestEntityTooLarge, UnsupportedMediaType
+from werkzeug.exceptions import BadRequest, ClientDisconnected, RequestEntityTooLarge, UnsupportedMediaType
 from werkzeug.utils import cached_property
 
 from api import access, deliveries, events, jobs, openai, operations, problems
@@ -164,6 +164,8 @@ def _check_body() -> None:
         request.max_content_length = current_app.extensions["planpaint"].settings.max_body_bytes
     try:
         body = request.get_json()
+    except ClientDisconnected as error:
+        raise BadRequest("the body stopped before its end") from error
     except RequestEntityTooLarge:
         raise
     except (BadRequest, RecursionError) as error:

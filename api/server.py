@@ -60,14 +60,17 @@ class Worker(GeventWorker):  # type: ignore[misc]
         if self._idle and len(self._open) > _CROWDED * self.worker_connections:
             _end_input(self._idle.pop(next(iter(self._idle))))
         here = gevent.getcurrent()
-        self._idle[here] = self._open[here]
+        client = self._idle[here] = self._open[here]
+        client.settimeout(None)
         try:
             if not self.alive:
-                _end_input(self._open[here])
+                _end_input(client)
             with super().timeout_ctx():
                 yield
         finally:
             self._idle.pop(here, None)
+            # A body may come slowly, but not stop; gunicorn's other workers would be killed after this time.
+            client.settimeout(self.cfg.timeout or None)
 
     def notify(self) -> None:
         """Called every second, also while a stopping worker waits for its connections to end."""
@@ -95,11 +98,14 @@ class _Joining:
         self._begun = False
 
     def sendall(self, data: bytes) -> None:
-        if not self._begun and _LENGTH in data:
-            # Without a length it is a stream, whose head must not wait for its first event.
-            self._held, self._begun = data, True
-            return
-        self._begun = True
+        if not self._begun:
+            self._begun = True
+            # A large answer may take its time.
+            self._sock.settimeout(None)
+            if _LENGTH in data:
+                # Without a length it is a stream, whose head must not wait for its first event.
+                self._held = data
+                return
         self._sock.sendall(self._held + data)
         self._held = b""
 

@@ -1,6 +1,6 @@
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,12 +96,14 @@ def make_key(servers: Servers) -> str:
 
 
 @contextmanager
-def running(servers: Servers, folder: Path, **settings: str) -> Iterator[Live]:
+def running(
+    servers: Servers, folder: Path, command: Sequence[str] = ("app.cli", "api"), **settings: str
+) -> Iterator[Live]:
     port = free_ports(1)[0]
     log = folder / "api.log"
     environment = servers.environment | {f"PLANPAINT_{name.upper()}": value for name, value in settings.items()}
-    environment["PLANPAINT_API_PORT"] = str(port)
-    child = Child("api", [sys.executable, "-m", "app.cli", "api"], environment=environment, log=log)
+    environment |= {"PLANPAINT_API_PORT": str(port), "GUNICORN_CMD_ARGS": f"--bind=127.0.0.1:{port}"}
+    child = Child("api", [sys.executable, "-m", *command], environment=environment, log=log)
     child.start()
     try:
         found = Live(f"http://127.0.0.1:{port}", log, child)

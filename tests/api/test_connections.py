@@ -17,6 +17,14 @@ from tests.servers import wait_until
 _IDLE_S = 2.5
 #: More than the process holds.
 _CROWD = 1050
+#: The service as it is run, but that a body may stop for 2 s and not for 60.
+_PATIENCE = [
+    "gunicorn",
+    "api.application:create()",
+    "--worker-class=api.server.Worker",
+    "--timeout=2",
+    "--keep-alive=75",
+]
 _GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -136,3 +144,18 @@ def test_a_head_is_sent_with_its_body_and_never_waits_for_one(live, client):
         # A stream's head comes before the first event.
         connection.sendall(b"GET %b/events HTTP/1.1\r\nHost: x\r\n\r\n" % path)
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_a_body_that_stops_is_answered_and_a_slow_one_is_read(servers, client, tmp_path):
+    body = b'{"prompt": "x", "size": "32x32"}'
+    head = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    with running(servers, tmp_path, _PATIENCE) as own, _connect(own) as stopped, _connect(own) as slow:
+        stopped.sendall(head % len(body) + body[:9])
+        slow.sendall(head % len(body))
+        for begin in range(0, len(body), 8):
+            time.sleep(0.6)
+            slow.sendall(body[begin : begin + 8])
+        assert slow.recv(65536).startswith(b"HTTP/1.1 202")
+        answer = stopped.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert b"stopped before its end" in answer
