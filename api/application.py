@@ -156,6 +156,8 @@ def _check_body() -> None:
     form = request.endpoint == "jobs.submit" and isinstance(request, JobHttpRequest) and request.is_form
     if not (request.is_json or form):
         raise UnsupportedMediaType(_WITH_BODY[request.endpoint])
+    if request.content_encoding not in (None, "identity"):
+        raise UnsupportedMediaType("send the body as it is, without a Content-Encoding")
     if form:
         if unknown := sorted(set(request.form) - {"job"}):
             raise RefusedInput(unknown[0][:80], "is no field of the form, which has the JSON as job and files as image")

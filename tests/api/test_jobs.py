@@ -1,3 +1,4 @@
+import gzip
 import hashlib
 import json
 from dataclasses import replace
@@ -155,6 +156,14 @@ def test_bodies_that_are_no_job(http, client, body, content_type, status):
     assert answer.content_type == "application/problem+json"
     assert answer.get_json()["status"] == status
     assert is_empty(client)
+
+
+@pytest.mark.parametrize(("encoding", "status"), [("gzip", 415), ("identity", 202)])
+def test_a_packed_body_is_not_called_broken_json(http, encoding, status):
+    body = json.dumps({"prompt": "x", "size": "32x32"}).encode()
+    data = gzip.compress(body) if encoding == "gzip" else body
+    headers = {"Content-Encoding": encoding, "Content-Type": "application/json"}
+    assert http.post("/v1/jobs", data=data, headers=headers).status_code == status
 
 
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
