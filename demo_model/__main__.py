@@ -1,5 +1,6 @@
 """`python -m demo_model`: train the stages, all in turn or one alone, and make the checkpoint of what they learned."""
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,8 @@ from demo_model.export import export
 from demo_model.stages import SEEDS, training
 from demo_model.training import weights
 
-#: CPU minutes at the constant rate that a stage is given; a quarter of its steps to cool comes on top.
-_MINUTES, _VAE_MINUTES, _DECODER_MINUTES = 100.0, 6.5, 12.0
+#: CPU minutes at the constant rate that each stage is given; a quarter of its steps to cool comes on top.
+_MINUTES = {"vae": 6.5, "ar": 160.0, "dit": 76.0, "decoder": 12.0}
 
 _FOLDER = click.option(
     "--folder", type=click.Path(path_type=Path, file_okay=False), default=Path("out/demo-model"), show_default=True
@@ -29,14 +30,15 @@ def cli() -> None:
 @cli.command("train")
 @click.argument("name", type=click.Choice(list(SEEDS)))
 @_FOLDER
-@click.option("--minutes", type=float, default=_MINUTES, show_default=True, help="CPU minutes at the constant rate")
+@click.option("--minutes", type=float, help="CPU minutes at the constant rate, instead of the recipe's")
 @click.option("--steps", type=int, help="steps at the constant rate, instead of minutes")
+@click.option("--threads", type=int, default=1, show_default=True)
 @click.option("--cool", is_flag=True, help="then take the rate down and keep the cooled weights")
-def train(name: str, folder: Path, minutes: float, steps: int | None, cool: bool) -> None:
-    """Train one stage with one thread; minutes and steps are those in all, earlier runs included."""
-    torch.set_num_threads(1)
+def train(name: str, folder: Path, minutes: float | None, steps: int | None, threads: int, cool: bool) -> None:
+    """Train one stage; minutes and steps are those in all, earlier runs included."""
+    torch.set_num_threads(threads)
     stage = training(name, folder)
-    stage.run(minutes, steps)
+    stage.run(_MINUTES[name] if minutes is None else minutes, steps)
     if cool:
         stage.cool()
     click.echo(f"{name}: {stage.steps} steps, {stage.cpu_s / 60:.1f} CPU minutes")
@@ -44,7 +46,7 @@ def train(name: str, folder: Path, minutes: float, steps: int | None, cool: bool
 
 @cli.command("make")
 @_FOLDER
-@click.option("--minutes", type=float, default=_MINUTES, show_default=True, help="CPU minutes of AR, and of DiT")
+@click.option("--minutes", type=float, default=math.inf, help="most CPU minutes of any stage, to try the recipe out")
 @click.option("--prompts", type=int, default=bench.PROMPTS, show_default=True, help="prompts a row of the figures")
 @click.pass_context
 def make(context: click.Context, folder: Path, minutes: float, prompts: int) -> None:
@@ -52,18 +54,19 @@ def make(context: click.Context, folder: Path, minutes: float, prompts: int) -> 
     folder.mkdir(parents=True, exist_ok=True)
     ar = _child(folder, "ar", minutes)
     try:
-        for name, given in (("vae", _VAE_MINUTES), ("dit", minutes)):
-            _wait(name, _child(folder, name, min(given, minutes)))
+        for name in ("vae", "dit"):
+            _wait(name, _child(folder, name, minutes))
         _wait("ar", ar)
     finally:
         ar.kill()
-    _wait("decoder", _child(folder, "decoder", min(_DECODER_MINUTES, minutes)))
+    _wait("decoder", _child(folder, "decoder", minutes))
     context.invoke(export_command, folder=folder)
     context.invoke(measure, folder=folder, prompts=prompts, row=())
 
 
-def _child(folder: Path, name: str, minutes: float) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "demo_model", "train", name, "--folder", str(folder), "--minutes", str(minutes)]
+def _child(folder: Path, name: str, most: float) -> subprocess.Popen[bytes]:
+    minutes = str(min(most, _MINUTES[name]))
+    command = [sys.executable, "-m", "demo_model", "train", name, "--folder", str(folder), "--minutes", minutes]
     return subprocess.Popen([*command, "--cool"])
 
 

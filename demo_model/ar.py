@@ -1,11 +1,11 @@
 """The AR model: from a sentence and a size, or a picture and what to change, to the codes of the large grid.
 
 Its preview is no small picture: the pipeline throws the preview away, every ratio of sides has another grid of about
-256 cells, and most of the training would go into learning to draw in all of them. Its first
-cells are notes: which shapes were named, which comes first in the picture, how they stand, and how far aside. What is
-read from the prompt is so learned one word at a time, apart from where in the picture it is drawn. The rest is blank, a
-code that no picture has, so that it is easily ignored; in most batches most of it is left out, which trains twice as
-fast.
+256 cells, and most of the training would go into learning to draw in all of them. Its first cells are notes: which
+shapes were named, which comes first in the picture, how they stand, how far aside, and the numbers that follow for
+their boxes. What is read from the prompt is so learned one word at a time, apart from where in the picture it is drawn.
+The rest is blank, a code that no picture has, so that it is easily ignored; in most batches most of it is left out,
+which trains twice as fast. The cells of the large grid beside the shapes count down to the next one (demo_model.marks).
 """
 
 import random
@@ -16,7 +16,7 @@ from torch import nn
 from transformers import GlmImageConfig, GlmImageForConditionalGeneration
 
 from app.ar.prompt import decode_positions
-from app.bench.world import CELL, COLOURS
+from app.bench.world import CELL, COLOURS, boxes
 from app.domain.sizes import Size
 from demo_model import samples
 from demo_model.codebook import (
@@ -24,6 +24,10 @@ from demo_model.codebook import (
     BLANK,
     CODES,
     FRONT_OF,
+    KIND_OF,
+    KINDS_OF_MARKS,
+    NUMBER_OF,
+    NUMBERS,
     PATTERN_OF,
     PATTERNS,
     POINTS,
@@ -31,6 +35,7 @@ from demo_model.codebook import (
     encode,
     symbol,
 )
+from demo_model.marks import encode_marked, numbered
 from demo_model.muon import Muon
 from demo_model.samples import SIDES
 from demo_model.sentences import sentence
@@ -40,8 +45,17 @@ from demo_model.training import Figures, Stage
 WIDTH, LAYERS, HEADS, KV_HEADS, INNER = 192, 4, 4, 2, 448
 #: Tokens of a batch, about; at least and at most so many rows.
 _BATCH, _LEAST, _MOST = 2048, 4, 32
-#: Part of the batches that are edits, part of the others that read the whole preview, part that is of small pictures.
-_EDITS, _WHOLE, _SMALL = 0.2, 0.2, 0.35
+#: Part of the batches that are edits, and part of the others that read the whole preview.
+_EDITS, _WHOLE = 0.2, 0.2
+#: Sides in cells, and parts of the batches, of small pictures and of large ones, whose shapes are learned last.
+_SMALL, _SMALL_PART = SIDES[:5], 0.3
+_LARGE, _LARGE_PART = SIDES[5:], 0.3
+#: Part of the pictures with two shapes: less than of all samples, since the largest shape stands alone.
+_PAIRS = 0.5
+#: Cells of the other pictures of a batch beside those of its first, and the part of them that have its size.
+_FEWER, _EQUAL = 0.6, 0.4
+#: Numbers that sizes are said with: sides in cells, of previews too.
+NUMBERS_IN_WORDS = range(4, 33)
 #: Blank tokens of the preview that the other batches read; how much their loss counts beside that of all others.
 _KEPT, _BLANK = 12, 0.1
 
@@ -79,20 +93,34 @@ def config() -> GlmImageConfig:
     )
 
 
+def scale(numbers: int) -> torch.Tensor:
+    """Numbers as points on circles of several lengths, [numbers, 21]: "one less" is the same turn for all of them."""
+    steps = torch.arange(numbers)[:, None] / torch.tensor([2.0, 3, 4, 6, 8, 12, 16, 24, 32, 64])
+    return torch.cat([(2 * torch.pi * steps).cos(), (2 * torch.pi * steps).sin(), steps[:, -1:] * 2], 1)
+
+
 class Embedding(nn.Module):
-    """Codes by their parts, words from a table."""
+    """Codes by their parts, words from a table. Numbers begin as points of one scale, in words and in marks."""
 
     def __init__(self) -> None:
         super().__init__()
         self.codes = FactoredTable(WIDTH, 0.3)
-        self.words = nn.Parameter(torch.randn(len(tokenizer()) - CODES, WIDTH) * 0.5)
+        self.kinds = nn.Parameter(torch.randn(KINDS_OF_MARKS + 1, WIDTH) * 0.3)
+        known = scale(NUMBERS_IN_WORDS.stop) @ torch.randn(21, WIDTH) * 0.12
+        self.numbers = nn.Parameter(torch.cat([torch.zeros(1, WIDTH), known[:NUMBERS]]))
+        words = torch.randn(len(tokenizer()) - CODES, WIDTH) * 0.5
+        for value in NUMBERS_IN_WORDS:
+            words[ids(f"<sop>{value}")[1] - CODES] = known[value]
+        self.words = nn.Parameter(words)
 
     def rows(self) -> torch.Tensor:
-        return torch.cat([self.codes.rows(), self.words])
+        return torch.cat([self.codes.rows() + self.kinds[KIND_OF] + self.numbers[NUMBER_OF], self.words])
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         word = tokens >= CODES
-        codes = self.codes(tokens.clamp(max=CODES - 1))
+        known = tokens.clamp(max=CODES - 1)
+        lookup = nn.functional.embedding
+        codes = self.codes(known) + lookup(KIND_OF[known], self.kinds) + lookup(NUMBER_OF[known], self.numbers)
         words = nn.functional.embedding((tokens - CODES).clamp(min=0), self.words)
         return torch.where(word[..., None], words, codes)
 
@@ -106,23 +134,33 @@ class Head(nn.Module):
         self.pattern = nn.Parameter(torch.randn(PATTERNS, WIDTH) * 0.02)
         self.front = nn.Parameter(torch.randn(len(COLOURS), WIDTH) * 0.02)
         self.back = nn.Parameter(torch.randn(len(COLOURS), WIDTH) * 0.02)
+        self.kind = nn.Parameter(torch.randn(KINDS_OF_MARKS, WIDTH) * 0.02)
+        self.number = nn.Parameter(scale(NUMBERS) @ torch.randn(21, WIDTH) * 0.01)
+        self.marked = nn.Parameter(torch.randn(len(COLOURS), WIDTH) * 0.02)
 
     def rows(self) -> torch.Tensor:
         """[CODES + 2, WIDTH]; nothing for the start and the end, which are never drawn."""
         edges = slice(len(COLOURS), BLANK)
         made = self.pattern[PATTERN_OF[edges]] + self.front[FRONT_OF[edges]] + self.back[BACK_OF[edges]]
-        return torch.cat([self.plain[:-1], made, self.plain[-1:], torch.zeros(2, WIDTH)])
+        marks = slice(BLANK + 1, None)
+        counts = self.kind[KIND_OF[marks] - 1] + self.number[NUMBER_OF[marks] - 1] + self.marked[FRONT_OF[marks]]
+        return torch.cat([self.plain[:-1], made, self.plain[-1:], counts, torch.zeros(2, WIDTH)])
 
     def loss(self, hidden: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
         """Cross entropy by token; `hidden` [n, WIDTH], `codes` [n]."""
         plain, pattern = hidden @ self.plain.T, hidden @ self.pattern.T
         front, back = hidden @ self.front.T, hidden @ self.back.T
+        kind, number, marked = hidden @ self.kind.T, hidden @ self.number.T, hidden @ self.marked.T
         pairs = (front[:, :, None] + back[:, None, :]).masked_fill(torch.eye(len(COLOURS), dtype=torch.bool), -1e9)
         edges = pattern.logsumexp(1) + pairs.flatten(1).logsumexp(1)
-        everything = torch.cat([plain, edges[:, None]], 1).logsumexp(1)
-        kind, one, two = PATTERN_OF[codes][:, None], FRONT_OF[codes][:, None], BACK_OF[codes][:, None]
-        edge = pattern.gather(1, kind.clamp(max=PATTERNS - 1)) + front.gather(1, one) + back.gather(1, two)
-        said = torch.where(kind < PATTERNS, edge, plain.gather(1, one.where(codes[:, None] < BLANK, len(COLOURS))))
+        marks = kind.logsumexp(1) + number.logsumexp(1) + marked.logsumexp(1)
+        everything = torch.cat([plain, edges[:, None], marks[:, None]], 1).logsumexp(1)
+        edge, one, two = (table[codes][:, None] for table in (PATTERN_OF, FRONT_OF, BACK_OF))
+        mark, count = ((table[codes][:, None] - 1).clamp(min=0) for table in (KIND_OF, NUMBER_OF))
+        as_edge = pattern.gather(1, edge.clamp(max=PATTERNS - 1)) + front.gather(1, one) + back.gather(1, two)
+        as_mark = kind.gather(1, mark) + number.gather(1, count) + marked.gather(1, one)
+        as_plain = plain.gather(1, one.where(codes[:, None] != BLANK, len(COLOURS)))
+        said = torch.where(edge < PATTERNS, as_edge, torch.where(codes[:, None] > BLANK, as_mark, as_plain))
         return everything - said[:, 0]
 
 
@@ -157,28 +195,36 @@ class Row:
 
 def notes(sample: samples.Sample) -> list[int]:
     """The codes that begin a preview: the shapes as they were named, as they come in the picture, how they stand, the
-    shift. The background stands for "no other", "side by side" and "not aside".
+    shift; then the last column, the side of the boxes, the first one's top and left, and what is left between the two.
+
+    The background stands for "no other", "side by side" and "not aside".
     """
     drawing = sample.drawing
     plain = COLOURS.index(drawing.background)
     named = [symbol(shape, drawing.background) for shape in drawing.shapes]
-    placed = named[::-1] if drawing.relation in ("right", "below") else named
+    turned = drawing.relation in ("right", "below")
     colour = COLOURS.index(drawing.shapes[0].colour)
     none = [plain] * (2 - len(named))
     stacked = colour if drawing.relation in ("above", "below") else plain
-    return [*named, *none, *placed, *none, stacked, {-1: colour, 0: plain, 1: named[0]}[sample.shift]]
+    said = [*named, *none, *(named[::-1] if turned else named), *none, stacked]
+    placed = boxes(drawing, sample.columns, sample.rows, sample.shift)
+    first, last = (placed[::-1] if turned else placed)[0], placed[0 if turned else -1]
+    between = max(last.top - first.top, last.left - first.left, first.side) - first.side
+    numbers = (sample.columns - 1, first.side, first.top, first.left, between)
+    shifted = {-1: colour, 0: plain, 1: named[0]}[sample.shift]
+    return [*said, shifted, *(numbered(value, plain) for value in numbers)]
 
 
 def prompt_row(rng: random.Random, columns: int, rows: int, kept: int | None) -> Row:
     """A sentence, its preview (the notes and `kept` of the other tokens, or all), its large grid."""
-    sample = samples.sample(rng, columns, rows)
+    sample = samples.sample(rng, columns, rows, pairs=_PAIRS)
     size = Size(columns * CELL, rows * CELL)
     small = size.preview_grid
     prompt = ids(
         f"<|user|>{sentence(rng, sample.drawing)}<sop>{rows} {columns}<eop>"
         f"<sop>{small.height} {small.width}<eop><|image_start|>"
     )
-    noted, codes = notes(sample), encode(sample).tolist()
+    noted, codes = notes(sample), encode_marked(sample).tolist()
     rest = list(range(len(noted), small.tokens))
     if kept is not None:
         rest = sorted({rest[0], rest[-1], *rng.sample(rest, kept - 2)})
@@ -192,7 +238,7 @@ def prompt_row(rng: random.Random, columns: int, rows: int, kept: int | None) ->
 def edit_row(rng: random.Random, columns: int, rows: int) -> Row:
     """A picture as the vision tower sees it, what to do with it, and the large grid of the result."""
     edit = samples.edit(rng, columns, rows)
-    source, codes = encode(edit.source, seen=True).tolist(), encode(edit.result).tolist()
+    source, codes = encode(edit.source, seen=True).tolist(), encode_marked(edit.result).tolist()
     before = ids("<|user|><|image_start|>")
     behind = ids(f"<|image_end|>{edit.instruction}<sop>{rows} {columns}<eop><|image_start|>")
     cells = torch.stack(
@@ -221,13 +267,13 @@ def loss_of(network: Network, batch: list[Row]) -> tuple[torch.Tensor, Figures]:
     tokens = torch.full((len(batch), longest), tokenizer().pad_token_id)
     positions = torch.zeros(3, len(batch), longest, dtype=torch.long)
     reads, targets, weights = [], [], []
-    for number, row in enumerate(batch):
+    for index, row in enumerate(batch):
         length = len(row.tokens)
-        tokens[number, :length] = torch.tensor(row.tokens)
-        positions[:, number, :length] = row.positions
+        tokens[index, :length] = torch.tensor(row.tokens)
+        positions[:, index, :length] = row.positions
         learned = len(row.weights)
-        reads.append(torch.arange(length - learned - 1, length - 1) + number * longest)
-        targets.append(tokens[number, length - learned : length])
+        reads.append(torch.arange(length - learned - 1, length - 1) + index * longest)
+        targets.append(tokens[index, length - learned : length])
         weights.append(torch.tensor(row.weights))
     hidden = network(tokens, positions).flatten(0, 1)[torch.cat(reads)]
     codes, weight = torch.cat(targets), torch.cat(weights)
@@ -249,17 +295,30 @@ def stage(seed: int) -> Stage:
     )
 
     def loss(rng: random.Random) -> tuple[torch.Tensor, Figures]:
-        small = rng.random() < _SMALL
-        columns, rows = (rng.choice(SIDES[:5]), rng.choice(SIDES[:5])) if small else samples.size(rng)
+        columns, rows = _size(rng)
         cells = columns * rows
+        near = [(c, r) for c in SIDES for r in SIDES if _FEWER * cells <= c * r <= cells]
+
+        def sizes(count: int) -> list[tuple[int, int]]:
+            return [(columns, rows) if rng.random() < _EQUAL else rng.choice(near) for _ in range(count)]
+
         if rng.random() < _EDITS:
-            count = _rows(2 * cells + 16)
-            return loss_of(network, [edit_row(rng, columns, rows) for _ in range(count)])
+            return loss_of(network, [edit_row(rng, *size) for size in sizes(_rows(2 * cells + 16))])
         kept = None if rng.random() < _WHOLE else _KEPT
         count = _rows(cells + 26 + (kept or 256))
-        return loss_of(network, [prompt_row(rng, columns, rows, kept) for _ in range(count)])
+        return loss_of(network, [prompt_row(rng, *size, kept) for size in sizes(count)])
 
     return Stage("ar", network, optimizers, tuple(rest), loss)
+
+
+def _size(rng: random.Random) -> tuple[int, int]:
+    """Columns and rows of a batch's first picture."""
+    at = rng.random()
+    if at < _SMALL_PART:
+        return rng.choice(_SMALL), rng.choice(_SMALL)
+    if at < _SMALL_PART + _LARGE_PART:
+        return rng.choice(_LARGE), rng.choice(_LARGE)
+    return samples.size(rng)
 
 
 def _rows(tokens: int) -> int:

@@ -8,7 +8,7 @@ from safetensors import safe_open
 
 from app.bench.demo import STEPS, Result
 from app.bench.world import COLOURS, HELD_OUT, KINDS, RELATIONS
-from demo_model.codebook import CODES, PATTERNS
+from demo_model.codebook import CODES, MARKS, PATTERNS
 
 _CLASSES = {
     "vision_language_encoder": "`GlmImageForConditionalGeneration`",
@@ -54,6 +54,7 @@ def text(checkpoint: Path, spent: list[Time], result: Result) -> str:
         megabytes=megabytes(checkpoint),
         codes=CODES,
         patterns=PATTERNS,
+        marks=MARKS,
         shapes=", ".join(KINDS),
         colours=", ".join(COLOURS),
         relations=", ".join(RELATIONS.values()),
@@ -152,16 +153,19 @@ right, 95 % interval (Wilson); printed by `planpaint bench demo`:
 
 - The AR model samples; now and then a token slips, and a shape gets a dent or its neighbour's form. A test that asserts
   on pictures should use temperature 0, or prompts, sizes and seeds that it has seen to come out right.
-- The preview grid is no small picture. The pipeline throws it away, so that it was taught to be notes: its first six
-  cells name the shapes and say how they stand, and the rest is blank.
+- The preview grid is no small picture. The pipeline throws it away, so that it was taught to be notes: its first eleven
+  cells name the shapes and say how and where they stand, and the rest is blank.
+- Of prior tokens, cells of the background are of many kinds that look the same: each says how far it is to what comes
+  next, a shape or the end of its row.
 - The text encoder is random: no text is rendered.
 
 ## How it was made
 
 By `make demo-model`, from random weights, on pictures that were drawn in code while training: flat shapes by their
 formulas, anti-aliased, with their sentences. **No downloaded data, no downloaded weights, no pictures of people or
-places.** The codebook has {codes} codes: the plain colours, and {patterns} edge patterns (k-means over the same
-drawings) in every ordered pair of colours. The tokenizer is a byte-level BPE trained on the sentences.
+places.** The codebook has {codes} codes: the plain colours, each with {marks} marks or none, and {patterns} edge
+patterns (k-means over the same drawings) in every ordered pair of colours. The tokenizer is a byte-level BPE trained on
+the sentences.
 
 | stage | steps | CPU minutes, one thread |
 |---|---|---|

@@ -1,7 +1,8 @@
 """The codebook: every prior token is a plain colour, or one of a few edge patterns in two colours.
 
 Ids: first the plain colours, then pattern by pattern the ordered pairs of colours. The first colour of a pair always
-covers the smaller part of the cell, so that a cell has one code only.
+covers the smaller part of the cell, so that a cell has one code only. Then the blank, and mark by mark the plain
+colours once more: they look the same, but also say how far it is to what comes next (demo_model.marks).
 """
 
 from functools import lru_cache
@@ -19,19 +20,28 @@ PATTERNS, POINTS = 80, 4
 #: What the cells' points are lifted by before lengths are made one, so that the largest cosine is the least distance.
 LIFT = 4.0
 _PAIRS = [(front, back) for front in range(len(COLOURS)) for back in range(len(COLOURS)) if front != back]
-#: The last code is no picture's: it fills previews.
+#: The code that is no picture's: it fills previews.
 BLANK = len(COLOURS) + PATTERNS * len(_PAIRS)
+#: What a plain cell may say beside its colour: so many kinds of numbers, so many numbers.
+KINDS_OF_MARKS, NUMBERS = 10, 16
+MARKS = KINDS_OF_MARKS * NUMBERS
 #: All codes.
-CODES = BLANK + 1
+CODES = BLANK + 1 + MARKS * len(COLOURS)
 _RGB = torch.tensor(list(PALETTE.values()), dtype=torch.float32) / 255
 #: A cell is plain when no point of it differs from one colour by more than this.
 _PLAIN = 0.03
 
 #: The pattern and the two colours of every code; plain colours have the pattern after the last. So has the blank, which
 #: is told apart by having two colours nevertheless.
-PATTERN_OF = torch.tensor([*[PATTERNS] * len(COLOURS), *[p for p in range(PATTERNS) for _ in _PAIRS], PATTERNS])
-FRONT_OF = torch.tensor([*range(len(COLOURS)), *[front for front, _ in _PAIRS] * PATTERNS, 0])
-BACK_OF = torch.tensor([*range(len(COLOURS)), *[back for _, back in _PAIRS] * PATTERNS, 1])
+PATTERN_OF = torch.full((CODES,), PATTERNS)
+PATTERN_OF[len(COLOURS) : BLANK] = torch.arange(PATTERNS).repeat_interleave(len(_PAIRS))
+_PLAIN_ONES, _MARKED = list(range(len(COLOURS))), list(range(len(COLOURS))) * MARKS
+FRONT_OF = torch.tensor([*_PLAIN_ONES, *[front for front, _ in _PAIRS] * PATTERNS, 0, *_MARKED])
+BACK_OF = torch.tensor([*_PLAIN_ONES, *[back for _, back in _PAIRS] * PATTERNS, 1, *_MARKED])
+#: The kind and the number of every code's mark, from 1; 0 for those without.
+KIND_OF, NUMBER_OF = torch.zeros(2, CODES, dtype=torch.long)
+KIND_OF[BLANK + 1 :] = torch.arange(1, KINDS_OF_MARKS + 1).repeat_interleave(NUMBERS * len(COLOURS))
+NUMBER_OF[BLANK + 1 :] = torch.arange(1, NUMBERS + 1).repeat_interleave(len(COLOURS)).repeat(KINDS_OF_MARKS)
 
 
 def _cells(kind: str, side: int) -> torch.Tensor:
@@ -74,9 +84,12 @@ def points() -> torch.Tensor:
 
 @lru_cache(maxsize=1)
 def lifted() -> torch.Tensor:
-    """The codes as cells are compared with them by cosine, [CODES, POINTS * POINTS * 3 + 1]; the blank is like none."""
+    """The codes as cells are compared with them by cosine, [CODES, POINTS * POINTS * 3 + 1].
+
+    Blank and marks are like no cell.
+    """
     raised = torch.cat([points() - 0.5, torch.full((CODES, 1), LIFT)], 1)
-    raised[BLANK] = -raised[0]
+    raised[BLANK:] = -raised[0]
     return raised
 
 
@@ -113,6 +126,11 @@ def encode(sample: Sample, *, seen: bool = False) -> torch.Tensor:
         area = slice(box.top, box.top + box.side), slice(box.left, box.left + box.side)
         codes[area] = _box(shape.kind, box.side, COLOURS.index(shape.colour), back, seen)
     return torch.from_numpy(codes.ravel())
+
+
+def marked(kind: int, number: int, colour: int) -> int:
+    """The plain colour with a mark; kinds and numbers from 0."""
+    return BLANK + 1 + (kind * NUMBERS + number) * len(COLOURS) + colour
 
 
 def symbol(shape: Shape, background: str) -> int:

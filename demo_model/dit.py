@@ -231,7 +231,7 @@ def _with_slips(codes: torch.Tensor, share: float) -> torch.Tensor:
     codes = codes.clone()
     colours = torch.cat([FRONT_OF[codes], BACK_OF[codes]])
     possible = torch.nonzero(torch.isin(FRONT_OF, colours) & torch.isin(BACK_OF, colours))[:, 0]
-    possible = possible[possible != BLANK]
+    possible = possible[possible < BLANK]
     wrong = torch.rand(len(codes)) < share
     codes[wrong] = possible[torch.randint(len(possible), (int(wrong.sum()),))]
     turned = (PATTERN_OF[codes] < PATTERNS) & (torch.rand(len(codes)) < _OTHER_PATTERN)

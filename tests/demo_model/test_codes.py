@@ -1,5 +1,6 @@
 """Codes and the networks' tables of them: what is learned in parts is what is exported whole."""
 
+import itertools
 import random
 from dataclasses import replace
 
@@ -8,29 +9,43 @@ import torch
 from torch import nn
 from transformers import GlmImageForConditionalGeneration
 
-from app.bench.world import COLOURS, KINDS, Drawing, Shape, shifts
+from app.bench.world import COLOURS, KINDS, Drawing, Shape, boxes, shifts
 from demo_model import ar, dit, samples, vae
-from demo_model.codebook import BACK_OF, BLANK, CODES, FRONT_OF, FactoredTable, encode, nearest, points, symbol
+from demo_model.codebook import (
+    BACK_OF,
+    BLANK,
+    CODES,
+    FRONT_OF,
+    KIND_OF,
+    NUMBER_OF,
+    FactoredTable,
+    encode,
+    nearest,
+    points,
+    symbol,
+)
+from demo_model.marks import encode_marked, numbered
 from demo_model.samples import Sample
 
 torch.set_num_threads(1)  # the matrices are too small to share, and tests may run side by side
 
 
-def test_every_code_but_the_blank_is_nearest_to_its_own_cells():
+def test_every_code_of_a_picture_is_nearest_to_its_own_cells():
     assert torch.equal(nearest(points()[:BLANK]), torch.arange(BLANK))
 
 
-def test_the_blank_is_like_no_cell():
+def test_blank_and_marks_are_like_no_cell():
     cells = torch.rand(2000, points().shape[1], generator=torch.Generator().manual_seed(0))
     extreme = torch.tensor([[0.0], [1.0]]).expand(2, points().shape[1])
-    assert BLANK not in nearest(torch.cat([cells, cells.round(), extreme, points()[BLANK:]]))
+    assert nearest(torch.cat([cells, cells.round(), extreme, points()[BLANK:]])).max() < BLANK
 
 
 def test_a_table_in_parts_is_the_table_that_is_exported():
     torch.manual_seed(0)
     table = FactoredTable(8, 1.0)
     assert torch.allclose(table(torch.arange(CODES)), table.rows())
-    assert len(table.rows().unique(dim=0)) == CODES
+    # Those with marks are painted as their colours are.
+    assert len(table.rows().unique(dim=0)) == BLANK + 1
 
 
 def test_the_heads_loss_is_that_of_its_whole_table():
@@ -55,6 +70,42 @@ def test_codes_are_of_the_colours_of_the_drawing():
         colours = {COLOURS.index(c) for c in (sample.drawing.background, *(s.colour for s in sample.drawing.shapes))}
         assert set(FRONT_OF[codes].tolist()) | set(BACK_OF[codes].tolist()) == colours
         assert BLANK not in codes
+
+
+@pytest.mark.parametrize("relation", [None, "left", "above"])
+@pytest.mark.parametrize("size", [(8, 8), (4, 16), (16, 4), (16, 16), (7, 5)])
+def test_marks_say_how_far_it_is(size, relation):
+    """Each cell's number is that of the cell before, less one, unless a shape or a row has ended; colours stay."""
+    columns, rows = size
+    shapes = (Shape("red", "star"), Shape("blue", "ring"))[: 2 if relation else 1]
+    drawing = Drawing("white", shapes, relation)
+    for shift in shifts(drawing, columns, rows):
+        sample = Sample(drawing, columns, rows, shift)
+        codes, plain = encode_marked(sample), encode(sample)
+        has = KIND_OF[codes] > 0
+        assert torch.equal(codes[~has], plain[~has])
+        assert torch.equal(FRONT_OF[codes[has]], plain[has])
+        placed = boxes(drawing, columns, rows, shift)
+        kinds, numbers = KIND_OF[codes].view(rows, columns) - 1, NUMBER_OF[codes].view(rows, columns) - 1
+        for row, column in itertools.product(range(rows), range(columns)):
+            kind, left = int(kinds[row, column]), int(numbers[row, column])
+            if 0 <= kind < 7:
+                assert any(box.top == row + kind + 1 for box in placed)
+            if 0 <= kind < 7 or kind == 9:
+                assert column + left == columns - 1
+            elif kind == 7:
+                assert any(box.left == column + left and 0 <= row - box.top < box.side for box in placed)
+            elif kind == 8:
+                assert any(box.left == column + 1 and box.top + left == row for box in placed)
+        if relation is None:
+            assert int((kinds[placed[0].top] >= 0).sum()) == columns - placed[0].side
+
+
+def test_numbers_are_codes_of_the_background():
+    for colour in range(len(COLOURS)):
+        codes = [numbered(value, colour) for value in range(16)]
+        assert NUMBER_OF[codes].tolist() == list(range(1, 17))
+        assert FRONT_OF[codes].tolist() == [colour] * 16
 
 
 def test_symbols_tell_all_shapes_apart():

@@ -51,6 +51,8 @@ def small():
         patch.setattr(dit, "_LEAST", 2)
         patch.setattr(samples, "SIDES", (4, 5))
         patch.setattr(ar, "SIDES", (4, 5))
+        patch.setattr(ar, "_SMALL", (4, 5))
+        patch.setattr(ar, "_LARGE_PART", 0.0)
         patch.setattr(samples, "OFTEN", {})
         patch.setattr(dit, "_SMALL", (4, 5))
         yield
