@@ -147,15 +147,16 @@ class JobRequest(Body):
     @classmethod
     def _metadata(cls, value: dict[str, Any]) -> dict[str, Any]:
         try:
-            size = len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+            text = json.dumps(value, allow_nan=False, ensure_ascii=False)
             depth = _depth(value)
         except (ValueError, RecursionError) as error:
             raise ValueError("must be plain JSON without NaN or Infinity, and not nested too deep") from error
         if depth > MOST_DEPTH:
             raise ValueError(f"must be nested at most {MOST_DEPTH} deep, this is {depth}")
+        size = len(text.encode("utf-8", "surrogatepass"))
         if size > MAX_METADATA:
             raise ValueError(f"must be at most {MAX_METADATA} bytes as JSON, this is {size}")
-        _refuse_surrogates(json.dumps(value, ensure_ascii=False))
+        _refuse_surrogates(text)
         return value
 
 

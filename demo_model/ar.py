@@ -208,7 +208,7 @@ def notes(sample: samples.Sample) -> list[int]:
     stacked = colour if drawing.relation in ("above", "below") else plain
     said = [*named, *none, *(named[::-1] if turned else named), *none, stacked]
     placed = boxes(drawing, sample.columns, sample.rows, sample.shift)
-    first, last = (placed[::-1] if turned else placed)[0], placed[0 if turned else -1]
+    first, last = (placed[-1], placed[0]) if turned else (placed[0], placed[-1])
     between = max(last.top - first.top, last.left - first.left, first.side) - first.side
     numbers = (sample.columns - 1, first.side, first.top, first.left, between)
     shifted = {-1: colour, 0: plain, 1: named[0]}[sample.shift]
