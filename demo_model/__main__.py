@@ -1,6 +1,5 @@
 """`python -m demo_model`: train the stages, all in turn or one alone, and make the checkpoint of what they learned."""
 
-import math
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +10,8 @@ import torch
 from app.bench import demo as bench
 from demo_model import card
 from demo_model.export import export
-from demo_model.stages import SEEDS, training
+from demo_model.stages import RECIPES, training
 from demo_model.training import weights
-
-#: CPU minutes at the constant rate that each stage is given; a quarter of its steps to cool comes on top.
-_MINUTES = {"vae": 6.5, "ar": 160.0, "dit": 76.0, "decoder": 12.0}
 
 _FOLDER = click.option(
     "--folder", type=click.Path(path_type=Path, file_okay=False), default=Path("out/demo-model"), show_default=True
@@ -28,46 +24,44 @@ def cli() -> None:
 
 
 @cli.command("train")
-@click.argument("name", type=click.Choice(list(SEEDS)))
+@click.argument("name", type=click.Choice(list(RECIPES)))
 @_FOLDER
-@click.option("--minutes", type=float, help="CPU minutes at the constant rate, instead of the recipe's")
-@click.option("--steps", type=int, help="steps at the constant rate, instead of minutes")
-@click.option("--threads", type=int, default=1, show_default=True)
-@click.option("--cool", is_flag=True, help="then take the rate down and keep the cooled weights")
-def train(name: str, folder: Path, minutes: float | None, steps: int | None, threads: int, cool: bool) -> None:
-    """Train one stage; minutes and steps are those in all, earlier runs included."""
+@click.option("--steps", type=click.IntRange(1), help="steps in all at the constant rate, instead of the recipe's")
+@click.option("--cooling", type=click.IntRange(0), help="steps to cool in, instead of the recipe's; 0: do not cool")
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
+def train(name: str, folder: Path, steps: int | None, cooling: int | None, threads: int) -> None:
+    """Train one stage: on from where it stands at the constant rate, then cool and keep the cooled weights."""
     torch.set_num_threads(threads)
-    stage = training(name, folder)
-    stage.run(_MINUTES[name] if minutes is None else minutes, steps)
-    if cool:
-        stage.cool()
-    click.echo(f"{name}: {stage.steps} steps, {stage.cpu_s / 60:.1f} CPU minutes")
+    stage, recipe = training(name, folder), RECIPES[name]
+    stage.run(recipe.steps if steps is None else steps)
+    if cooling := recipe.cooling if cooling is None else cooling:
+        stage.cool(cooling)
+    click.echo(f"{name}: {stage.steps} + {cooling} steps, {stage.cpu_s / 60:.1f} CPU minutes")
 
 
 @cli.command("make")
 @_FOLDER
-@click.option("--minutes", type=float, default=math.inf, help="most CPU minutes of any stage, to try the recipe out")
+@click.option("--most", type=click.IntRange(1), default=10**9, help="most steps of any stage, to try the recipe out")
 @click.option("--prompts", type=int, default=bench.PROMPTS, show_default=True, help="prompts a row of the figures")
 @click.pass_context
-def make(context: click.Context, folder: Path, minutes: float, prompts: int) -> None:
+def make(context: click.Context, folder: Path, most: int, prompts: int) -> None:
     """Train all stages side by side on two cores, then write FOLDER/checkpoint with its card, figures and sheet."""
     folder.mkdir(parents=True, exist_ok=True)
-    ar = _child(folder, "ar", minutes)
+    ar = _child(folder, "ar", most)
     try:
-        for name in ("vae", "dit"):
-            _wait(name, _child(folder, name, minutes))
+        for name in ("vae", "dit", "decoder"):
+            _wait(name, _child(folder, name, most))
         _wait("ar", ar)
     finally:
         ar.kill()
-    _wait("decoder", _child(folder, "decoder", minutes))
     context.invoke(export_command, folder=folder)
     context.invoke(measure, folder=folder, prompts=prompts, row=())
 
 
-def _child(folder: Path, name: str, most: float) -> subprocess.Popen[bytes]:
-    minutes = str(min(most, _MINUTES[name]))
-    command = [sys.executable, "-m", "demo_model", "train", name, "--folder", str(folder), "--minutes", minutes]
-    return subprocess.Popen([*command, "--cool"])
+def _child(folder: Path, name: str, most: int) -> subprocess.Popen[bytes]:
+    recipe = RECIPES[name].part(most)
+    command = [sys.executable, "-m", "demo_model", "train", name, "--folder", str(folder)]
+    return subprocess.Popen([*command, "--steps", str(recipe.steps), "--cooling", str(recipe.cooling)])
 
 
 def _wait(name: str, child: subprocess.Popen[bytes]) -> None:
@@ -79,7 +73,7 @@ def _wait(name: str, child: subprocess.Popen[bytes]) -> None:
 @_FOLDER
 def export_command(folder: Path) -> None:
     """Write FOLDER/checkpoint from the cooled weights of all stages."""
-    export({name: weights(name, folder) for name in SEEDS}, folder / "checkpoint")
+    export({name: weights(name, folder) for name in RECIPES}, folder / "checkpoint")
     click.echo(f"{folder / 'checkpoint'}: {card.megabytes(folder / 'checkpoint'):.1f} MB")
 
 

@@ -167,7 +167,7 @@ places.** The codebook has {codes} codes: the plain colours, each with {marks} m
 patterns (k-means over the same drawings) in every ordered pair of colours. The tokenizer is a byte-level BPE trained on
 the sentences.
 
-| stage | steps | CPU minutes, one thread |
+| stage | steps | CPU minutes |
 |---|---|---|
 {stages}
 

@@ -1,5 +1,6 @@
-"""The stages by name: what each is trained on, and where it leaves what it has learned."""
+"""The stages by name: how long each is trained, on what, and where it leaves what it has learned."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from diffusers import AutoencoderKL
@@ -7,14 +8,33 @@ from diffusers import AutoencoderKL
 from demo_model import ar, dit, vae
 from demo_model.training import Training, weights
 
-#: Stage -> its seed.
-SEEDS = {"vae": 1, "ar": 2, "dit": 3, "decoder": 4}
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a stage is given: its seed, steps at the constant rate, and steps in which that goes down to nothing."""
+
+    seed: int
+    steps: int
+    cooling: int
+
+    def part(self, most: int) -> "Recipe":
+        """The recipe with at most so many steps at the constant rate, and the cooling that belongs to them."""
+        steps = min(self.steps, most)
+        return Recipe(self.seed, steps, max(1, self.cooling * steps // self.steps))
+
+
+RECIPES = {
+    "vae": Recipe(1, 1057, 264),
+    "ar": Recipe(2, 4500, 3500),
+    "dit": Recipe(3, 4212, 1053),
+    "decoder": Recipe(4, 2565, 641),
+}
 
 
 def training(name: str, folder: Path) -> Training:
     """The stage where it stands; raises FileNotFoundError for DiT and decoder while there is no cooled VAE."""
     folder.mkdir(parents=True, exist_ok=True)
-    seed = SEEDS[name]
+    seed = RECIPES[name].seed
     if name == "vae":
         return Training(vae.stage(seed), folder, seed)
     if name == "ar":

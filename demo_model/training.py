@@ -1,7 +1,7 @@
 """The loop that all stages share: a learning rate that may stop at any time, and a state on disk that loses nothing.
 
-Warmup, then one constant rate for as long as there is time. `cool` starts from any such state and takes the rate to
-nearly nothing within a fixed number of steps; the constant stage can go on later as if that had not been.
+Warmup, then one constant rate for as many steps as there is time for. `cool` starts from any such state and takes the
+rate to nearly nothing within a number of steps; the constant stage can go on later as if that had not been.
 """
 
 import json
@@ -18,8 +18,6 @@ from torch import nn
 
 #: Steps over which the rate rises, and what is left of it at the end of `cool`.
 _WARMUP, _LEFT = 60, 0.02
-#: The part of the constant stage's steps that `cool` takes.
-COOLING = 0.25
 #: CPU seconds between two states on disk, and steps between two lines of the log.
 _SAVE_S, _LOG = 120.0, 25
 
@@ -52,15 +50,15 @@ class Training:
         if self._file("state").exists():
             self._load(self._file("state"))
 
-    def run(self, minutes: float, steps: int | None = None) -> None:
-        """Train at the constant rate until the stage has had so many CPU minutes, or steps, in all.
+    def run(self, steps: int) -> None:
+        """Train at the constant rate until the stage has had so many steps in all.
 
         Raises RuntimeError once this object has cooled: the constant stage goes on from its own file.
         """
         if self._cooled:
             raise RuntimeError(f"{self._stage.name} has cooled; read its constant stage anew to go on")
         started, saved = time.process_time() - self.cpu_s, self.cpu_s
-        while self.cpu_s < minutes * 60 if steps is None else self.steps < steps:
+        while self.steps < steps:
             self._step(min(1.0, (self.steps + 1) / _WARMUP))
             self.steps += 1
             self.cpu_s = time.process_time() - started
@@ -70,16 +68,14 @@ class Training:
                 saved = self.cpu_s
         self._save("state")
 
-    def cool(self, steps: int | None = None) -> None:
-        """Take the rate down to nearly nothing, by default over a quarter of the steps made; keep the cooled weights.
+    def cool(self, length: int) -> None:
+        """Take the rate down to nearly nothing within `length` steps; keep the cooled weights.
 
         The file of the constant stage stays as it is. Interrupted, it goes on where it was if that file is the same.
         """
-        length = steps or max(1, int(self.steps * COOLING))
-        before = self.steps
         if self._file("cooling").exists():
             kept = torch.load(self._file("cooling"), weights_only=True)
-            if (kept["steps"], kept["length"]) == (before, length):
+            if (kept["steps"], kept["length"]) == (self.steps, length):
                 self._load(self._file("cooling"))
         started, saved = time.process_time() - self.cpu_s, self.cpu_s
         while self._cooled < length:

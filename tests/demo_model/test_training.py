@@ -23,7 +23,7 @@ from demo_model import ar, card, dit, samples, vae
 from demo_model import training as loop
 from demo_model.codebook import CODES, encode
 from demo_model.export import export
-from demo_model.stages import SEEDS, training
+from demo_model.stages import RECIPES, training
 from demo_model.tokenizer import processor
 from demo_model.training import weights
 from tests.ar.plans import finish
@@ -65,14 +65,14 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo-model")
     for name, steps in STEPS.items():
         stage = training(name, folder)
-        stage.run(0, steps)
+        stage.run(steps)
         stage.cool(2)
     return folder
 
 
 @pytest.fixture(scope="module")
 def checkpoint(trained):
-    export({name: weights(name, trained) for name in SEEDS}, trained / "checkpoint")
+    export({name: weights(name, trained) for name in RECIPES}, trained / "checkpoint")
     return Checkpoint(trained / "checkpoint")
 
 
@@ -92,13 +92,13 @@ def test_an_interrupted_training_ends_with_the_same_weights(name, trained, tmp_p
         half.mkdir(exist_ok=True)
         (half / "vae-cooling.pt").write_bytes((trained / "vae-cooling.pt").read_bytes())
         stage = training(name, half)
-        stage.run(0, part)
+        stage.run(part)
         stage.cool(1)
     whole = tmp_path / "whole"
     whole.mkdir()
     (whole / "vae-cooling.pt").write_bytes((trained / "vae-cooling.pt").read_bytes())
     stage = training(name, whole)
-    stage.run(0, 3)
+    stage.run(3)
     stage.cool(1)
     states = [torch.load(folder / f"{name}-{part}.pt", weights_only=True) for folder in (half, whole) for part in PARTS]
     for interrupted, straight in zip(states[:2], states[2:], strict=True):
@@ -113,7 +113,7 @@ def test_what_has_cooled_is_not_trained_on(trained):
     stage = training("decoder", trained)
     stage.cool(2)
     with pytest.raises(RuntimeError, match="decoder has cooled"):
-        stage.run(0, 9)
+        stage.run(9)
 
 
 def test_the_dit_needs_a_trained_vae(tmp_path):
