@@ -1,10 +1,13 @@
 """The command `planpaint`."""
 
+import gc
 import json
 import logging
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -134,6 +137,20 @@ def _worker(name: str, **options: object) -> Settings:
     return effective
 
 
+@contextmanager
+def _large_imports() -> Iterator[None]:
+    """Around imports of torch and the like, all of which stays: the garbage collector need not look at it, ever.
+
+    It would do so again and again while they go on, which is a fifth of their time, and in every long look later.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @cli.command()
 @click.option("--tp", type=click.IntRange(1, 64), help="devices that share the model  [default: PLANPAINT_AR_TP or 1]")
 @click.option("--graph", type=click.Choice(GRAPHS), help="how a step is run  [default: PLANPAINT_GRAPH or auto]")
@@ -145,13 +162,12 @@ def ar(tp: int | None, graph: str | None, device_index: int | None, rank: int, r
     effective = _worker("ar", AR_TP=tp, GRAPH=graph, DEVICE_INDEX=device_index)
     # Before torch is loaded, which takes seconds.
     Checkpoint(effective.checkpoint).verify(AR_PARTS)
-    if rank:
+    with _large_imports():
+        from workers import ar as worker
         from workers import ar_backend
-
+    if rank:
         ar_backend.follow(effective, rank, rendezvous)
     else:
-        from workers import ar as worker
-
         worker.run(effective)
     _leave()
 
@@ -177,13 +193,12 @@ def dit(
     )
     # Before torch is loaded, which takes seconds.
     Checkpoint(effective.checkpoint).verify(DIT_PARTS)
-    if rank:
+    with _large_imports():
+        from workers import dit as worker
         from workers import dit_engine
-
+    if rank:
         dit_engine.follow(effective, rank, rendezvous)
         _leave()
-    from workers import dit as worker
-
     _leave(EX_AGAIN if worker.run(effective) else 0)
 
 
