@@ -31,9 +31,13 @@ def test_a_key_from_its_creation_to_its_end(servers, client):
     made = _run("keys", "create", "studio", "--images", "5", "--scope", "jobs:read", **servers.environment)
     assert made.returncode == 0, made.stderr
     (secret,) = made.stdout.split()
+
+    def invoke(*arguments):
+        return CliRunner().invoke(cli, ["keys", *arguments], env=servers.environment)
+
     key_id = made.stderr.split()[0]
     assert secret.startswith("planpaint_")
-    shown = _run("keys", "list", "--json", **servers.environment).stdout
+    shown = invoke("list", "--json").stdout
     (key,) = json.loads(shown)["data"]
     assert key | {"created_at": ""} == {
         "id": key_id,
@@ -43,8 +47,8 @@ def test_a_key_from_its_creation_to_its_end(servers, client):
         "created_at": "",
         "revoked_at": None,
     }
-    assert _run("keys", "revoke", key_id, **servers.environment).returncode == 0
-    text = _run("keys", "list", **servers.environment).stdout
+    assert invoke("revoke", key_id).exit_code == 0
+    text = invoke("list").stdout
     assert key_id in text
     assert "revoked" in text
     assert secret not in shown + text
@@ -78,7 +82,7 @@ def test_a_service_that_needs_keys_and_has_none_does_not_start(servers, client, 
 def test_a_public_service_starts_with_a_key_or_when_told_to(servers, client, tmp_path):
     with running(servers, tmp_path, api_host="0.0.0.0", api_keys="off") as live:
         assert requests.get(f"{live.url}/v1/jobs", timeout=5).status_code == 200
-    secret = _run("keys", "create", "first", **servers.environment).stdout.strip()
+    secret = CliRunner().invoke(cli, ["keys", "create", "first"], env=servers.environment).stdout.strip()
     with running(servers, tmp_path, api_host="0.0.0.0") as live:
         assert requests.get(f"{live.url}/v1/jobs", timeout=5).status_code == 401
         bearer = {"Authorization": f"Bearer {secret}"}

@@ -34,12 +34,18 @@ class RunningStack:
         self.data = data
         self.url = f"http://127.0.0.1:{free_ports(1)[0]}"
         clean = {name: value for name, value in os.environ.items() if not name.startswith("PLANPAINT_")}
+        self._environment = clean | FAST | (environment or {})
         data.mkdir(parents=True, exist_ok=True)
         self.output = data / "up.out"
-        with self.output.open("ab") as out:
+        self.start()
+
+    def start(self) -> None:
+        """Again after a stop: in the same folder, at the same port."""
+        port = self.url.rsplit(":", 1)[1]
+        with self.output.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "app.cli", "up", "--port", self.url.rsplit(":", 1)[1], "--data-dir", str(data)],
-                env=clean | FAST | (environment or {}),
+                [sys.executable, "-m", "app.cli", "up", "--port", port, "--data-dir", str(self.data)],
+                env=self._environment,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 # A terminal's Ctrl-C is sent to this group alone.

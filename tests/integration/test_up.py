@@ -22,31 +22,25 @@ def _gone(pids) -> bool:
     return not [pid for pid in pids if alive(pid)]
 
 
-def test_stop_is_clean_and_the_next_start_resumes_unfinished_jobs(tmp_path):
-    first = RunningStack(tmp_path / "data")
-    try:
-        first.wait_ready()
-        jobs = [first.submit(SURE[index], temperature=0, steps=30 if index == 0 else 4)["id"] for index in range(3)]
-        wait_until(lambda: first.get(jobs[0])["images"][0]["stage"] == "dit", timeout=60, what="painting")
-        pids = list(first.children())
-        assert len(pids) == 7
-        assert "another stack" in _refusal("up", "--data-dir", str(first.data), "--port", _free())
-        started = time.monotonic()
-        assert first.stop(signal.SIGINT) == 0
-        # The bound that operators are promised.
-        assert time.monotonic() - started < 15
-        assert _gone(pids)
-    finally:
-        first.stop()
-    second = RunningStack(tmp_path / "data")
-    try:
-        second.wait_ready()
-        done = second.wait_done(*jobs)
-        assert [job["status"] for job in done] == ["succeeded"] * 3
-        second.check_pictures(*done)
-        assert all(image["attempts"]["ar"] == 1 for job in done for image in job["images"])
-    finally:
-        second.stop()
+def test_stop_is_clean_and_the_next_start_resumes_unfinished_jobs(stack):
+    jobs = [stack.submit(SURE[index], temperature=0, steps=30 if index == 0 else 4)["id"] for index in range(3)]
+    wait_until(lambda: stack.get(jobs[0])["images"][0]["stage"] == "dit", timeout=60, what="painting")
+    pids = list(stack.children())
+    assert len(pids) == 7
+    assert "another stack" in _refusal("up", "--data-dir", str(stack.data), "--port", _free())
+    started = time.monotonic()
+    status = stack.stop(signal.SIGINT)
+    took = time.monotonic() - started
+    stack.start()
+    assert status == 0
+    # The bound that operators are promised.
+    assert took < 15
+    assert _gone(pids)
+    stack.wait_ready()
+    done = stack.wait_done(*jobs)
+    assert [job["status"] for job in done] == ["succeeded"] * 3
+    stack.check_pictures(*done)
+    assert all(image["attempts"]["ar"] == 1 for job in done for image in job["images"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

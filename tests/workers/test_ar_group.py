@@ -13,7 +13,7 @@ from app.domain.states import ImageState
 from app.store.jobs import JobStore
 from tests.integration.stack import alive
 from tests.servers import wait_until
-from tests.workers.groups import children, leader
+from tests.workers.processes import children, ended, worker
 from tests.workers.test_ar import _run_until, _states, _submit
 from workers.ar import ArWorker
 from workers.watchdog import Watchdog
@@ -24,7 +24,8 @@ S = ImageState
 @pytest.fixture
 def group(servers, client, tiny_checkpoint, tmp_path):
     """The leader. `client`: on an empty database."""
-    with leader(servers, tiny_checkpoint, tmp_path / "group.log", "ar", "--tp", "2", step_limit_s=3) as process:
+    log = tmp_path / "group.log"
+    with worker(servers, tiny_checkpoint, log, "ar", "--tp", "2", lease_s=1, step_limit_s=3) as process:
         yield process
 
 
@@ -38,7 +39,7 @@ def test_a_rank_that_hangs_ends_the_group_and_another_worker_takes_over(
     assert _states(store, long) == [S.PLANNING]
     (follower,) = children(group.pid)
     os.kill(follower, signal.SIGSTOP)
-    assert group.wait(30) not in (0, os.EX_CONFIG)
+    assert ended(group) not in (0, os.EX_CONFIG)
     assert "Timeout (" in (tmp_path / "group.log").read_text()
     wait_until(lambda: not alive(follower), what="the end of the stopped rank")
 

@@ -12,7 +12,7 @@ from app.domain.states import ImageState
 from app.queues.dit_queue import DitQueue, make_celery
 from app.store.jobs import JobStore
 from tests.servers import wait_until
-from tests.workers.groups import children, leader
+from tests.workers.processes import children, ended, worker
 from tests.workers.test_dit import _image, _planned
 from workers.dit import DitWorker
 from workers.uploader import Uploader
@@ -25,7 +25,7 @@ STEPS = 400
 @pytest.fixture
 def group(servers, client, tiny_checkpoint, tmp_path):
     """The leader. `client`: on an empty database."""
-    with leader(servers, tiny_checkpoint, tmp_path / "group.log", "dit", "--sp", "2") as process:
+    with worker(servers, tiny_checkpoint, tmp_path / "group.log", "dit", "--sp", "2", lease_s=1) as process:
         yield process
 
 
@@ -39,7 +39,7 @@ def test_a_killed_rank_ends_its_group_and_the_image_is_painted_elsewhere(
         queue.publish(DitTask(ref.job_id, 0))
 
     def running():
-        assert group.poll() is None, "the group ended by itself"
+        assert group.exitcode is None, "the group ended by itself"
         return _image(store, long).step > 2
 
     wait_until(running, timeout=120, what="a step of the long image")
@@ -47,7 +47,7 @@ def test_a_killed_rank_ends_its_group_and_the_image_is_painted_elsewhere(
     wait_until(lambda: _image(store, quick).state is ImageState.SUCCEEDED, what="the quick image's commit")
     (follower,) = children(group.pid)
     os.kill(follower, signal.SIGKILL)
-    assert group.wait(30) != 0
+    assert ended(group) != 0
     wait_until(lambda: long in store.due(10), what="the lease's end")
     assert store.sweep(long)[1] is ImageState.PLANNED
 

@@ -1,9 +1,7 @@
 """A real DiT worker process whose memory really runs out: the kernel refuses what one large picture needs."""
 
-import os
 import resource
-import subprocess
-import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from app.launcher.child import EX_AGAIN
 from app.store.jobs import Terms
 from tests.servers import wait_until
 from tests.store.orders import plan
+from tests.workers.processes import ended, worker
 
 #: Beyond what the idle process has: enough for the small picture, not for the large one's convolutions.
 _ROOM = 112 * 2**20
@@ -27,29 +26,21 @@ _SMALL, _LARGE = Size(64, 64), Size(1024, 1024)
 @pytest.fixture
 def start(servers, registry, tiny_checkpoint, tmp_path):
     """Starts a worker and, once it is ready, gives its address space an end."""
-    started = []
+    with ExitStack() as started:
 
-    def one():
-        environment = os.environ | servers.environment | {"PLANPAINT_CHECKPOINT": str(tiny_checkpoint.folder)}
-        with (tmp_path / "dit.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "app.cli", "dit"], env=environment, stdout=log, stderr=log
-            )
-        started.append(process)
-        wait_until(lambda: _ready(process, registry), timeout=120, what="a ready worker")
-        fields = dict(line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
-        end = int(fields["VmSize"].split()[0]) * 1024 + _ROOM
-        resource.prlimit(process.pid, resource.RLIMIT_AS, (end, end))
-        return process
+        def one():
+            process = started.enter_context(worker(servers, tiny_checkpoint, tmp_path / "dit.log", "dit"))
+            wait_until(lambda: _ready(process, registry), timeout=120, what="a ready worker")
+            fields = dict(line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
+            end = int(fields["VmSize"].split()[0]) * 1024 + _ROOM
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (end, end))
+            return process
 
-    yield one
-    for process in started:
-        process.kill()
-        process.wait()
+        yield one
 
 
 def _ready(process, registry):
-    assert process.poll() is None
+    assert process.exitcode is None
     return any(worker.pid == process.pid and worker.state == "ready" for worker in registry.list())
 
 
@@ -68,13 +59,13 @@ def test_an_image_too_large_for_the_memory_fails_after_a_new_process_and_the_nex
     large = _planned(store, stages, _LARGE)
     image = lambda ref: store.get(ref.job_id).images[0]  # noqa: E731
     process = start()
-    assert process.wait(60) == EX_AGAIN
+    assert ended(process) == EX_AGAIN
     assert (image(large).state, image(large).dit_attempts) == (ImageState.PLANNED, 1)
     assert client.llen(keys.DIT_LIST) == 1
     process = start()
-    assert process.wait(60) == EX_AGAIN
+    assert ended(process) == EX_AGAIN
     assert image(large).failure.code == "out_of_memory"
     small = _planned(store, stages, _SMALL)
     process = start()
     wait_until(lambda: image(small).state is ImageState.SUCCEEDED, timeout=60, what="the small picture")
-    assert process.poll() is None
+    assert process.exitcode is None

@@ -1,8 +1,5 @@
 """The self-test of a worker catches a device, a driver or weights that compute nonsense."""
 
-import os
-import subprocess
-import sys
 import time
 
 import pytest
@@ -10,10 +7,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from app.ar.engine import ArEngine
+from app.checkpoint import Checkpoint
 from app.dit.engine import DitEngine
 from app.errors import Misconfigured
 from app.launcher.child import EX_CONFIG
 from app.tiny_checkpoint import make
+from tests.workers.processes import ended, worker
 from workers import selftest
 
 CPU = torch.device("cpu")
@@ -62,19 +61,12 @@ def test_a_worker_that_fails_its_self_test_ends_and_is_never_ready(servers, clie
     weights = folder / "vae" / "diffusion_pytorch_model.safetensors"
     tensors = load_file(weights)
     save_file({name: torch.full_like(tensor, float("nan")) for name, tensor in tensors.items()}, weights)
-    seen = set()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "app.cli", "dit"],
-        env=os.environ | servers.environment | {"PLANPAINT_CHECKPOINT": str(folder)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while process.poll() is None:
-        seen |= {worker.state for worker in registry.list()}
-        time.sleep(0.02)
-    assert process.stderr is not None
-    said = process.stderr.read().strip().splitlines()[-1]
-    process.stderr.close()
-    assert process.returncode == EX_CONFIG
+    seen, log = set(), tmp_path / "dit.log"
+    with worker(servers, Checkpoint(folder), log, "dit") as process:
+        while process.exitcode is None:
+            seen |= {each.state for each in registry.list()}
+            time.sleep(0.02)
+        assert ended(process) == EX_CONFIG
+    said = log.read_text().strip().splitlines()[-1]
     assert said.startswith("planpaint: the self-test of DiT failed: ")
     assert seen <= {"starting"}
