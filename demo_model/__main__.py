@@ -1,7 +1,12 @@
 """`python -m demo_model`: train the stages, all in turn or one alone, and make the checkpoint of what they learned."""
 
+import fcntl
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -11,10 +16,16 @@ from app.bench import demo as bench
 from demo_model import card
 from demo_model.export import export
 from demo_model.stages import RECIPES, training
-from demo_model.training import weights
+from demo_model.training import Unfinished, spent, weights
 
 _FOLDER = click.option(
     "--folder", type=click.Path(path_type=Path, file_okay=False), default=Path("out/demo-model"), show_default=True
+)
+_MOST = click.option(
+    "--most", type=click.IntRange(1), default=10**9, help="most steps of a stage at the constant rate, to try it out"
+)
+_PROMPTS = click.option(
+    "--prompts", type=click.IntRange(1), default=bench.PROMPTS, show_default=True, help="prompts a row of the figures"
 )
 
 
@@ -26,60 +37,91 @@ def cli() -> None:
 @cli.command("train")
 @click.argument("name", type=click.Choice(list(RECIPES)))
 @_FOLDER
-@click.option("--steps", type=click.IntRange(1), help="steps in all at the constant rate, instead of the recipe's")
-@click.option("--cooling", type=click.IntRange(0), help="steps to cool in, instead of the recipe's; 0: do not cool")
+@_MOST
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
-def train(name: str, folder: Path, steps: int | None, cooling: int | None, threads: int) -> None:
-    """Train one stage: on from where it stands at the constant rate, then cool and keep the cooled weights."""
+def train(name: str, folder: Path, most: int, threads: int) -> None:
+    """Train one stage by its recipe."""
     torch.set_num_threads(threads)
-    stage, recipe = training(name, folder), RECIPES[name]
-    stage.run(recipe.steps if steps is None else steps)
-    if cooling := recipe.cooling if cooling is None else cooling:
-        stage.cool(cooling)
-    click.echo(f"{name}: {stage.steps} + {cooling} steps, {stage.cpu_s / 60:.1f} CPU minutes")
+    recipe = RECIPES[name].shortened(most)
+    with _alone(folder, name), _said():
+        stage = training(name, folder)
+        stage.run(recipe.steps)
+        stage.cool(recipe.cooling)
+        steps, seconds = spent(name, folder)
+    click.echo(f"{name}: {steps} steps, {seconds / 60:.1f} CPU minutes")
+
+
+@contextmanager
+def _alone(folder: Path, name: str) -> Iterator[None]:
+    """Two that train one stage in one folder would write over each other's states. The kernel frees the lock."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{name}.lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise click.ClickException(f"{name} is being trained in {folder} by another process") from None
+        yield
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    try:
+        yield
+    except Unfinished as error:
+        raise click.ClickException(str(error)) from error
 
 
 @cli.command("make")
 @_FOLDER
-@click.option("--most", type=click.IntRange(1), default=10**9, help="most steps of any stage, to try the recipe out")
-@click.option("--prompts", type=int, default=bench.PROMPTS, show_default=True, help="prompts a row of the figures")
+@_MOST
+@_PROMPTS
 @click.pass_context
 def make(context: click.Context, folder: Path, most: int, prompts: int) -> None:
-    """Train all stages side by side on two cores, then write FOLDER/checkpoint with its card, figures and sheet."""
-    folder.mkdir(parents=True, exist_ok=True)
-    ar = _child(folder, "ar", most)
+    """Train all stages side by side on two cores, then write FOLDER/checkpoint with its card, figures and sheet.
+
+    Trained stages are not trained again; the measuring at the end begins anew.
+    """
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    # The AR model takes as long as all others together.
+    chains = [["ar"], ["vae", "dit", "decoder"]]
     try:
-        for name in ("vae", "dit", "decoder"):
-            _wait(name, _child(folder, name, most))
-        _wait("ar", ar)
+        while chains:
+            for chain in chains:
+                if chain[0] not in running:
+                    running[chain[0]] = _child(folder, chain[0], most)
+                elif (status := running[chain[0]].poll()) is not None:
+                    if status:
+                        raise click.ClickException(f"the stage {chain[0]} failed")
+                    chain.pop(0)
+            chains = [chain for chain in chains if chain]
+            time.sleep(0.2)
     finally:
-        ar.kill()
+        for child in running.values():
+            child.kill()
+            child.wait()
     context.invoke(export_command, folder=folder)
     context.invoke(measure, folder=folder, prompts=prompts, row=())
 
 
 def _child(folder: Path, name: str, most: int) -> subprocess.Popen[bytes]:
-    recipe = RECIPES[name].part(most)
-    command = [sys.executable, "-m", "demo_model", "train", name, "--folder", str(folder)]
-    return subprocess.Popen([*command, "--steps", str(recipe.steps), "--cooling", str(recipe.cooling)])
-
-
-def _wait(name: str, child: subprocess.Popen[bytes]) -> None:
-    if child.wait():
-        raise click.ClickException(f"the stage {name} failed")
+    """A stage in a process of its own, which ends with this one."""
+    tether = [sys.executable, "-m", "app.launcher.tether", str(os.getpid()), "KILL"]
+    command = [sys.executable, "-m", "demo_model", "train", name, "--folder", str(folder), "--most", str(most)]
+    return subprocess.Popen([*tether, *command])
 
 
 @cli.command("export")
 @_FOLDER
 def export_command(folder: Path) -> None:
     """Write FOLDER/checkpoint from the cooled weights of all stages."""
-    export({name: weights(name, folder) for name in RECIPES}, folder / "checkpoint")
+    with _said():
+        export({name: weights(name, folder) for name in RECIPES}, folder / "checkpoint")
     click.echo(f"{folder / 'checkpoint'}: {card.megabytes(folder / 'checkpoint'):.1f} MB")
 
 
 @cli.command("measure")
 @_FOLDER
-@click.option("--prompts", type=int, default=bench.PROMPTS, show_default=True, help="prompts a row")
+@_PROMPTS
 @click.option("--row", multiple=True, type=click.Choice(list(bench.ROWS)), help="only these rows")
 def measure(folder: Path, prompts: int, row: tuple[str, ...]) -> None:
     """Measure FOLDER/checkpoint through the service; write its figures, contact sheet and model card."""

@@ -50,8 +50,9 @@ _EDITS, _WHOLE = 0.2, 0.2
 #: Sides in cells, and parts of the batches, of small pictures and of large ones, whose shapes are learned last.
 _SMALL, _SMALL_PART = SIDES[:5], 0.3
 _LARGE, _LARGE_PART = SIDES[5:], 0.3
-#: Part of the pictures with two shapes: less than of all samples, since the largest shape stands alone.
-_PAIRS = 0.5
+#: Part of the pictures with two shapes: less than of all samples, since the largest shape stands alone. Part of these
+#: that are made to begin alike: the last thing that it confuses.
+_PAIRS, _ALIKE = 0.55, 0.25
 #: Cells of the other pictures of a batch beside those of its first, and the part of them that have its size.
 _FEWER, _EQUAL = 0.6, 0.4
 #: Numbers that sizes are said with: sides in cells, of previews too.
@@ -217,7 +218,7 @@ def notes(sample: samples.Sample) -> list[int]:
 
 def prompt_row(rng: random.Random, columns: int, rows: int, kept: int | None) -> Row:
     """A sentence, its preview (the notes and `kept` of the other tokens, or all), its large grid."""
-    sample = samples.sample(rng, columns, rows, pairs=_PAIRS)
+    sample = samples.sample(rng, columns, rows, pairs=_PAIRS, alike=_ALIKE)
     size = Size(columns * CELL, rows * CELL)
     small = size.preview_grid
     prompt = ids(

@@ -1,6 +1,5 @@
 """The model card: what the checkpoint is, how it was made, how well it does, and what it cannot."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +8,8 @@ from safetensors import safe_open
 from app.bench.demo import STEPS, Result
 from app.bench.world import COLOURS, HELD_OUT, KINDS, RELATIONS
 from demo_model.codebook import CODES, MARKS, PATTERNS
+from demo_model.stages import RECIPES
+from demo_model.training import spent
 
 _CLASSES = {
     "vision_language_encoder": "`GlmImageForConditionalGeneration`",
@@ -20,7 +21,7 @@ _CLASSES = {
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """What a stage was given: steps and CPU minutes, cooling included."""
+    """What a stage was given: steps and CPU minutes, of all its parts."""
 
     name: str
     steps: int
@@ -28,14 +29,11 @@ class Time:
 
 
 def times(folder: Path) -> list[Time]:
-    """Of the stages whose logs lie in the folder; the last lines say how far each part came."""
+    """Of all stages. Raises Unfinished for one that has not cooled."""
     found = []
-    for name in ("vae", "decoder", "ar", "dit"):
-        log = folder / f"{name}.jsonl"
-        lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.exists() else []
-        steps = {line["part"]: line["step"] for line in lines}
-        if lines:
-            found.append(Time(name, sum(steps.values()), round(max(line["cpu_s"] for line in lines) / 60, 1)))
+    for name in RECIPES:
+        steps, seconds = spent(name, folder)
+        found.append(Time(name, steps, round(seconds / 60, 1)))
     return found
 
 

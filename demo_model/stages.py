@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from diffusers import AutoencoderKL
 
 from demo_model import ar, dit, vae
-from demo_model.training import Training, weights
+from demo_model.training import Training, digest, weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,22 +18,22 @@ class Recipe:
     steps: int
     cooling: int
 
-    def part(self, most: int) -> "Recipe":
-        """The recipe with at most so many steps at the constant rate, and the cooling that belongs to them."""
+    def shortened(self, most: int) -> "Recipe":
+        """The recipe with at most so many steps at the constant rate, and as much less cooling."""
         steps = min(self.steps, most)
-        return Recipe(self.seed, steps, max(1, self.cooling * steps // self.steps))
+        return Recipe(self.seed, steps, -(-self.cooling * steps // self.steps))
 
 
 RECIPES = {
     "vae": Recipe(1, 1057, 264),
-    "ar": Recipe(2, 4500, 3500),
+    "ar": Recipe(2, 5500, 5500),
     "dit": Recipe(3, 4212, 1053),
     "decoder": Recipe(4, 2565, 641),
 }
 
 
 def training(name: str, folder: Path) -> Training:
-    """The stage where it stands; raises FileNotFoundError for DiT and decoder while there is no cooled VAE."""
+    """The stage where it stands; raises Unfinished for DiT and decoder while there is no cooled VAE."""
     folder.mkdir(parents=True, exist_ok=True)
     seed = RECIPES[name].seed
     if name == "vae":
@@ -40,11 +41,12 @@ def training(name: str, folder: Path) -> Training:
     if name == "ar":
         return Training(ar.stage(seed), folder, seed)
     make = dit.stage if name == "dit" else vae.decoder_stage
-    return Training(make(seed, _coder(folder)), folder, seed)
+    learned = weights("vae", folder)
+    return Training(make(seed, _coder(learned)), folder, seed, upon=digest(learned))
 
 
-def _coder(folder: Path) -> AutoencoderKL:
+def _coder(learned: dict[str, torch.Tensor]) -> AutoencoderKL:
     coder = vae.build()
-    coder.load_state_dict(weights("vae", folder))
+    coder.load_state_dict(learned)
     vae.measure(coder.eval(), vae.MEASURE_SEED)
     return coder.requires_grad_(False)

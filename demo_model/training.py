@@ -1,14 +1,16 @@
-"""The loop that all stages share: a learning rate that may stop at any time, and a state on disk that loses nothing.
+"""The loop that all stages share: a learning rate that may stop at any time, and a state on disk to go on from.
 
 Warmup, then one constant rate for as many steps as there is time for. `cool` starts from any such state and takes the
-rate to nearly nothing within a number of steps; the constant stage can go on later as if that had not been.
+rate to nearly nothing within a number of steps; the constant stage can go on later as if that had not been. Whoever is
+interrupted loses two minutes at most and ends with the same weights.
 """
 
+import hashlib
 import json
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,10 @@ _WARMUP, _LEFT = 60, 0.02
 _SAVE_S, _LOG = 120.0, 25
 
 Figures = dict[str, float]
+
+
+class Unfinished(Exception):
+    """There is no result of a stage yet, or what lies there cannot be gone on from; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +44,32 @@ class Stage:
 
 
 class Training:
-    """A stage with its place in the schedule; reads its state from `folder` when there is one."""
+    """A stage with its place in the schedule; reads its state from `folder` when there is one.
 
-    def __init__(self, stage: Stage, folder: Path, seed: int) -> None:
+    `upon`: what names the weights that it learns upon. Raises Unfinished for a state of another seed or other weights.
+    """
+
+    def __init__(self, stage: Stage, folder: Path, seed: int, upon: str = "") -> None:
         self._stage, self._folder = stage, folder
         self._rng = random.Random(seed)  # noqa: S311  (chance for training, not for secrets)
         torch.manual_seed(seed)
+        self._origin = f"seed {seed} {upon}".strip()
         self._rates = [group["lr"] for optimizer in stage.optimizers for group in optimizer.param_groups]
         self.steps, self.cpu_s, self._cooled = 0, 0.0, 0
         self._figures: list[Figures] = []
         if self._file("state").exists():
-            self._load(self._file("state"))
+            self._load(_read(self._file("state")))
 
     def run(self, steps: int) -> None:
         """Train at the constant rate until the stage has had so many steps in all.
 
-        Raises RuntimeError once this object has cooled: the constant stage goes on from its own file.
+        Raises RuntimeError once this object has cooled: the constant stage goes on from its own file. Raises Unfinished
+        when the stage has had more steps already.
         """
         if self._cooled:
             raise RuntimeError(f"{self._stage.name} has cooled; read its constant stage anew to go on")
+        if self.steps > steps:
+            raise Unfinished(f"{self._stage.name} has had {self.steps} steps, more than {steps}: take another folder")
         started, saved = time.process_time() - self.cpu_s, self.cpu_s
         while self.steps < steps:
             self._step(min(1.0, (self.steps + 1) / _WARMUP))
@@ -72,11 +85,16 @@ class Training:
         """Take the rate down to nearly nothing within `length` steps; keep the cooled weights.
 
         The file of the constant stage stays as it is. Interrupted, it goes on where it was if that file is the same.
+        Raises RuntimeError once this object has cooled.
         """
+        if self._cooled:
+            raise RuntimeError(f"{self._stage.name} has cooled; read its constant stage anew to cool it otherwise")
         if self._file("cooling").exists():
-            kept = torch.load(self._file("cooling"), weights_only=True)
-            if (kept["steps"], kept["length"]) == (self.steps, length):
-                self._load(self._file("cooling"))
+            kept = _read(self._file("cooling"))
+            if (kept["steps"], kept["length"], kept["origin"]) == (self.steps, length, self._origin):
+                self._load(kept)
+        if self._cooled == length:
+            return
         started, saved = time.process_time() - self.cpu_s, self.cpu_s
         while self._cooled < length:
             self._step(max(_LEFT, 1 - self._cooled / length))
@@ -103,6 +121,7 @@ class Training:
         self._figures.append({"loss": float(loss.detach()), **figures})
 
     def _log(self, part: str, step: int) -> None:
+        """A line of means for people; after an interruption some steps come twice."""
         if step % _LOG:
             return
         names = sorted({name for figures in self._figures for name in figures})
@@ -125,6 +144,7 @@ class Training:
             "memory": self._stage.memory,
             "random": self._rng.getstate(),
             "torch": torch.get_rng_state(),
+            "origin": self._origin,
             "steps": self.steps,
             "cooled": self._cooled,
             "length": length,
@@ -132,8 +152,12 @@ class Training:
         }
         save(state, self._file(part))
 
-    def _load(self, file: Path) -> None:
-        state = torch.load(file, weights_only=True)
+    def _load(self, state: Mapping[str, Any]) -> None:
+        if state["origin"] != self._origin:
+            raise Unfinished(
+                f"{self._folder} holds {self._stage.name} of {state['origin']}, not of {self._origin}: "
+                f"remove {self._stage.name}-*.pt, or take another folder"
+            )
         self._stage.model.load_state_dict(state["model"])
         for optimizer, kept in zip(self._stage.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(kept)
@@ -146,10 +170,39 @@ class Training:
 
 
 def weights(name: str, folder: Path) -> dict[str, torch.Tensor]:
-    """What the stage has learned: its cooled weights. Raises FileNotFoundError while there are none."""
-    state: dict[str, Any] = torch.load(folder / f"{name}-cooling.pt", weights_only=True)
-    found: dict[str, torch.Tensor] = state["model"]
+    """What the stage has learned: its cooled weights. Raises Unfinished while there are none."""
+    found: dict[str, torch.Tensor] = _cooled(name, folder)["model"]
     return found
+
+
+def spent(name: str, folder: Path) -> tuple[int, float]:
+    """Steps and CPU seconds of the stage, cooling included. Raises Unfinished while it has not cooled."""
+    state = _cooled(name, folder)
+    return state["steps"] + state["length"], state["cpu_s"]
+
+
+def _cooled(name: str, folder: Path) -> Mapping[str, Any]:
+    file = folder / f"{name}-cooling.pt"
+    if not file.exists():
+        raise Unfinished(f"{name} has not been trained: there is no {file}")
+    state = _read(file)
+    if state["cooled"] < state["length"]:
+        raise Unfinished(f"{name} stands at step {state['cooled']} of {state['length']} of its cooling")
+    return state
+
+
+def digest(learned: Mapping[str, torch.Tensor]) -> str:
+    """A name for weights."""
+    found = hashlib.sha256()
+    for key in sorted(learned):
+        found.update(key.encode())
+        found.update(learned[key].contiguous().numpy().tobytes())
+    return f"upon {found.hexdigest()[:16]}"
+
+
+def _read(file: Path) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(file, weights_only=True)
+    return state
 
 
 def save(state: dict[str, Any], file: Path) -> None:

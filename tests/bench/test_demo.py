@@ -33,6 +33,7 @@ def test_there_is_no_interval_of_nothing(right, of):
 def test_orders_are_held_out_and_always_the_same(name):
     orders = demo.orders(name, 40)
     assert [(o.prompt, o.size) for o in orders] == [(o.prompt, o.size) for o in demo.orders(name, 40)]
+    assert len({(o.prompt, o.source and o.source.tobytes()) for o in orders}) == 40, "each is asked for once"
     if name != "edits":
         assert all(held_out(parse(order.prompt)) for order in orders)
         assert {parse(order.prompt).relation is None for order in orders} == {True, False}

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import GlmImageForConditionalGeneration
 
-from app.bench.world import COLOURS, KINDS, Drawing, Shape, boxes, shifts
+from app.bench.world import COLOURS, KINDS, Drawing, Shape, boxes, held_out, shifts
 from demo_model import ar, dit, samples, vae
 from demo_model.codebook import (
     BACK_OF,
@@ -129,3 +129,13 @@ def test_notes_tell_all_pictures_of_a_size_apart(relation):
         sample = Sample(Drawing("white", (one, other), relation), 8, 8, 0)
         assert torch.equal(encode(replace(sample, drawing=turned)), encode(sample))
         assert ar.notes(replace(sample, drawing=turned))[2:4] == ar.notes(sample)[2:4]
+
+
+def test_pairs_that_begin_alike_are_as_many_as_asked_for_and_none_is_held_out():
+    rng = random.Random(1)
+    drawn = [samples.sample(rng, 8, 8, pairs=1.0, alike=0.5).drawing for _ in range(400)]
+    alike = [each for each in drawn if {shape.kind for shape in each.shapes} in map(set, samples.ALIKE)]
+    # By chance alone it would be one in nine; what is asked for comes on top.
+    assert 0.45 < len(alike) / len(drawn) < 0.65
+    assert any(each.shapes[0].colour == each.shapes[1].colour for each in alike)
+    assert not any(map(held_out, drawn))

@@ -2,6 +2,7 @@
 
 import json
 import random
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from demo_model.codebook import CODES, encode
 from demo_model.export import export
 from demo_model.stages import RECIPES, training
 from demo_model.tokenizer import processor
-from demo_model.training import weights
+from demo_model.training import Unfinished, weights
 from tests.ar.plans import finish
 
 CPU = torch.device("cpu")
@@ -84,40 +85,94 @@ def test_the_loss_falls(name, trained):
     assert lines[-1]["part"] == "cooling"
 
 
+PARTS = ("state", "cooling")
+
+
+def _train(name, folder, *, steps=3, cooling=2, stops=()):
+    """By its recipe, interrupted in the middle of these steps, counted over both parts; each time a new process."""
+    for stop in (*stops, None):
+        stage = training(name, folder)
+        step = stage._step
+        done = stage.steps
+
+        def interrupted(rate, stage=stage, step=step, stop=stop):
+            if stage.steps + stage._cooled == stop:
+                raise KeyboardInterrupt
+            step(rate)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stage, "_step", interrupted)
+            patch.setattr(loop, "_SAVE_S", -1.0)
+            with nullcontext() if stop is None else pytest.raises(KeyboardInterrupt):
+                stage.run(steps)
+                stage.cool(cooling)
+        assert stop is None or stage.steps + stage._cooled == stop >= done
+
+
+@pytest.fixture
+def coded(trained, tmp_path):
+    """Makes folders in which there is a VAE to learn upon."""
+
+    def folder(name):
+        made = tmp_path / name
+        made.mkdir()
+        (made / "vae-cooling.pt").write_bytes((trained / "vae-cooling.pt").read_bytes())
+        return made
+
+    return folder
+
+
 @pytest.mark.parametrize("name", ["ar", "dit"])
-def test_an_interrupted_training_ends_with_the_same_weights(name, trained, tmp_path):
-    """Interrupted in both parts of the schedule, and asked to cool once too early."""
-    for part in (2, 1, 3):
-        half = tmp_path / "interrupted"
-        half.mkdir(exist_ok=True)
-        (half / "vae-cooling.pt").write_bytes((trained / "vae-cooling.pt").read_bytes())
-        stage = training(name, half)
-        stage.run(part)
-        stage.cool(1)
-    whole = tmp_path / "whole"
-    whole.mkdir()
-    (whole / "vae-cooling.pt").write_bytes((trained / "vae-cooling.pt").read_bytes())
-    stage = training(name, whole)
-    stage.run(3)
-    stage.cool(1)
+def test_an_interrupted_training_ends_with_the_same_weights(name, coded):
+    half, whole = coded("interrupted"), coded("whole")
+    _train(name, half, stops=(1, 2, 4))
+    _train(name, whole)
     states = [torch.load(folder / f"{name}-{part}.pt", weights_only=True) for folder in (half, whole) for part in PARTS]
     for interrupted, straight in zip(states[:2], states[2:], strict=True):
         assert all(torch.equal(value, straight["model"][key]) for key, value in interrupted["model"].items())
         assert interrupted["steps"] == straight["steps"] == 3
 
 
-PARTS = ("state", "cooling")
+def test_a_stage_that_cooled_too_early_goes_on_from_before(coded):
+    early, whole = coded("early"), coded("whole")
+    _train("ar", early, steps=2)
+    _train("ar", early)
+    _train("ar", whole)
+    one, other = (weights("ar", folder) for folder in (early, whole))
+    assert all(torch.equal(value, other[key]) for key, value in one.items())
 
 
 def test_what_has_cooled_is_not_trained_on(trained):
     stage = training("decoder", trained)
     stage.cool(2)
-    with pytest.raises(RuntimeError, match="decoder has cooled"):
-        stage.run(9)
+    for call in (stage.run, stage.cool):
+        with pytest.raises(RuntimeError, match="decoder has cooled"):
+            call(9)
+
+
+def test_a_short_try_neither_undoes_a_training_nor_is_gone_on_from_by_mistake(trained, tmp_path):
+    with pytest.raises(Unfinished, match="vae has had 16 steps, more than 3"):
+        training("vae", trained).run(3)
+    for file in ("vae-state.pt", "vae-cooling.pt", "decoder-state.pt"):
+        (tmp_path / file).write_bytes((trained / file).read_bytes())
+    vae_ = training("vae", tmp_path)
+    vae_.run(17)
+    vae_.cool(1)
+    with pytest.raises(Unfinished, match=r"holds decoder of seed 4 upon .*, not of seed 4 upon .*: remove"):
+        training("decoder", tmp_path)
+
+
+def test_half_cooled_weights_are_not_a_result(coded):
+    folder = coded("half")
+    _train("ar", folder)
+    state = torch.load(folder / "ar-cooling.pt", weights_only=True)
+    torch.save(state | {"cooled": 1}, folder / "ar-cooling.pt")
+    with pytest.raises(Unfinished, match="ar stands at step 1 of 2 of its cooling"):
+        weights("ar", folder)
 
 
 def test_the_dit_needs_a_trained_vae(tmp_path):
-    with pytest.raises(FileNotFoundError, match="vae-cooling"):
+    with pytest.raises(Unfinished, match="vae has not been trained"):
         training("dit", tmp_path)
 
 
