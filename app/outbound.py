@@ -59,7 +59,7 @@ class Outbound:
                 if blocked is None:
                     raise
                 refusal = str(blocked)
-        raise RefusedAddress(refusal)
+        raise RefusedAddress(f"{refusal}; an operator can let networks be reached by PLANPAINT_WEBHOOK_ALLOW")
 
 
 def _session(policy: Policy) -> Session:

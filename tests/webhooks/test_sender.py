@@ -85,6 +85,7 @@ def test_without_the_operators_word_nothing_inside_is_reached(httpserver, url):
     assert not outcome.delivered
     assert outcome.final
     assert "refused" in outcome.error
+    assert "PLANPAINT_WEBHOOK_ALLOW" in outcome.error, "who may change it learns how"
     assert not httpserver.log
 
 
