@@ -20,33 +20,39 @@ _RGB = np.array(list(PALETTE.values()), np.float32)
 
 #: RGB distance from the nearest colour of the palette beyond which a pixel has no colour of ours.
 FAR_OFF = 60.0
-#: The part of the picture's rim that the background has to fill.
-RIM = 0.9
+#: The part of the picture's rim that the background has to fill, and of the whole picture it and the bodies together:
+#: blurred edges of true drawings leave a twentieth at most.
+RIM, PLAIN = 0.9, 0.9
 #: A body is at least this part of the picture; what is smaller is a speck.
 BODY = 0.008
 #: The part of a body's pixels whose four neighbours are of the same colour. Anti-aliasing fringes have none.
 SOLID = 0.5
-#: Overlap with a shape's template (intersection over union) that makes that shape, its lead over the next best
-#: template's (half a circle on half a square is neither), and the stretch that is still let pass.
-LIKENESS, LEAD, STRETCH = 0.7, 0.05, 1.3
-#: How far, in picture sides, a shape may have moved in an edit that is not about its place.
-STAYS = 0.1
+#: Overlap with a shape's template (intersection over union) that makes that shape: somewhat less than of its smallest
+#: good pictures, where blurred points and arms count for much.
+LIKENESS = {"circle": 0.92, "square": 0.9, "ring": 0.87, "cross": 0.82, "triangle": 0.78, "star": 0.68}
+#: Its lead over the next best template's (half a circle on half a square is neither), and the stretch that may pass.
+LEAD, STRETCH = 0.05, 1.3
+#: How far, in pixels, a shape may have moved in an edit, and how many times its area it may have grown or shrunk.
+STAYS, GROWS = 16, 1.3
 #: How far apart, in picture sides, two shapes are for one to be left of or above the other.
 APART = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """One connected area of one colour; x, y is its centre in parts of the picture, kind the shape it is like."""
+    """One connected area of one colour, None for none of ours; x, y is its centre and `area` its size in parts of the
+    picture, kind the shape it is like."""
 
-    colour: str
+    colour: str | None
     kind: str | None
     likeness: float
     x: float
     y: float
+    area: float
 
     def __str__(self) -> str:
-        return f"{self.colour} {self.kind or 'blob'} (likeness {self.likeness:.2f}) at ({self.x:.2f}, {self.y:.2f})"
+        colour, kind = self.colour or "odd", self.kind or "blob"
+        return f"{colour} {kind} (likeness {self.likeness:.2f}) at ({self.x:.2f}, {self.y:.2f})"
 
     def agrees(self, shape: Shape) -> int:
         return (self.colour == shape.colour) + (self.kind == shape.kind)
@@ -78,9 +84,10 @@ def see(image: Image.Image) -> Seen:
             break
         mask = areas == area
         colour = int(colours[mask][0])
-        if colour >= 0 and colour != background and solid[mask].mean() >= SOLID:
+        if colour != background and solid[mask].mean() >= SOLID:
             bodies.append(_body(colour, mask))
-    return Seen(COLOURS[background] if shares[background] >= RIM else None, tuple(bodies))
+    plain = float((colours == background).mean()) + sum(body.area for body in bodies) >= PLAIN
+    return Seen(COLOURS[background] if plain and shares[background] >= RIM else None, tuple(bodies))
 
 
 def _colours(pixels: NDArray[np.uint8]) -> Labels:
@@ -148,11 +155,12 @@ def _body(colour: int, mask: Mask) -> Body:
     overlaps = [(float((fitted & t).sum() / (fitted | t).sum()), kind) for kind, (t, _) in _TEMPLATES.items()]
     (second, _), (likeness, kind) = sorted(overlaps)[-2:]
     stretch = ratio / _TEMPLATES[kind][1]
-    like = likeness >= LIKENESS and likeness - second >= LEAD and 1 / STRETCH <= stretch <= STRETCH
+    like = likeness >= LIKENESS[kind] and likeness - second >= LEAD and 1 / STRETCH <= stretch <= STRETCH
     y, x = np.nonzero(mask)
     height, width = mask.shape
     x_mean, y_mean = (x.mean() + 0.5) / width, (y.mean() + 0.5) / height
-    return Body(COLOURS[colour], kind if like else None, likeness, x_mean, y_mean)
+    known = COLOURS[colour] if colour >= 0 else None
+    return Body(known, kind if like else None, likeness, x_mean, y_mean, float(mask.mean()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +208,8 @@ def judge(prompt: str, image: Image.Image) -> Verdict:
 def judge_edit(source: Image.Image, instruction: str, image: Image.Image) -> Verdict:
     """Judge what came of an edit from the pixels of both pictures: the change is made, all else is as it was.
 
-    `relation` says whether everything stands where it stood. Raises ValueError for an instruction that is no change of
-    colour, and for a source in which what it names cannot be seen.
+    `relation` says whether everything stands where it stood, as large as it was. Raises ValueError for an instruction
+    that is no change of colour, and for a source in which what it names cannot be seen.
     """
     change, before, after = parse_change(instruction), see(source), see(image)
     wanted = [replace(body, colour=change.colour) if body.kind == change.what else body for body in before.bodies]
@@ -217,8 +225,15 @@ def judge_edit(source: Image.Image, instruction: str, image: Image.Image) -> Ver
         count=count,
         colour=count and all(body.colour == want.colour for body, want in pairs),
         shape=count and all(body.kind == want.kind for body, want in pairs),
-        relation=count and all(max(abs(b.x - w.x), abs(b.y - w.y)) < STAYS for b, w in pairs),
+        relation=count and image.size == source.size and all(_stays(body, want, image.size) for body, want in pairs),
     )
+
+
+def _stays(body: Body, before: Body, size: tuple[int, int]) -> bool:
+    aside = max(abs(body.x - before.x) * size[0], abs(body.y - before.y) * size[1])
+    # Another shape is wrong by itself, and has another area.
+    grown = body.area / before.area if body.kind == before.kind else 1.0
+    return aside < STAYS and 1 / GROWS < grown < GROWS
 
 
 def _matched(bodies: list[Body], wanted: list[Body]) -> list[tuple[Body, Body]]:

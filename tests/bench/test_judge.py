@@ -1,12 +1,13 @@
 """The judge judged: it accepts what is drawn for a prompt and refuses what is drawn for another."""
 
+import io
 import random
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from PIL import Image, ImageChops
+from PIL import Image, ImageChops, ImageFilter
 
 from app.bench.edits import random_change
 from app.bench.judge import Drawing, Shape, Verdict, draw, judge, judge_edit, parse, see
@@ -158,6 +159,57 @@ def test_random_other_prompts_are_refused() -> None:
             assert not verdict.full, verdict.explain()
 
 
+# --- pictures with a fault
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shape_of_which_much_is_missing_is_not_that_shape(kind: str) -> None:
+    """A quarter; of a star, whose arms are thin in small pictures and so count for little, half."""
+    drawing = Drawing("blue", (Shape("red", kind),))
+    pixels = np.array(draw(drawing, (256, 256)))
+    pixels[0 if kind == "star" else 128 :, :128] = PALETTE["blue"]
+    verdict = judge(drawing.prompt, Image.fromarray(pixels))
+    assert "shape" in wrong(verdict) or "count" in wrong(verdict), verdict.explain()
+
+
+def test_a_diamond_is_no_cross() -> None:
+    y, x = np.mgrid[-128:128, -128:128]
+    diamond = (np.abs(x) + np.abs(y) < 90)[:, :, None]
+    picture = Image.fromarray(np.where(diamond, PALETTE["red"], PALETTE["blue"]).astype(np.uint8))
+    assert wrong(judge("a red cross on a blue background", picture)) == {"shape"}
+
+
+def test_whatever_else_is_in_the_picture_is_seen() -> None:
+    """Although the shape and the rim are as they should be, and the rest is of no colour of ours."""
+    true = np.array(draw(CIRCLE, (256, 256)))
+    outside = ~(true == PALETTE["red"]).all(-1)
+    outside[:4] = outside[-4:] = outside[:, :4] = outside[:, -4:] = False
+    noise = np.random.default_rng(1).integers(0, 256, true.shape)
+    stripes = np.broadcast_to((np.arange(256) % 4 == 0)[:, None], outside.shape)
+    for name, where, what in (
+        ("grey", outside, 128),
+        ("noise", outside, noise),
+        ("stripes", outside & stripes, PALETTE["yellow"]),
+    ):
+        pixels = np.where(where[:, :, None], what, true).astype(np.uint8)
+        assert not judge(CIRCLE.prompt, Image.fromarray(pixels)).full, name
+    true[8:40, 8:60] = 128
+    assert "count" in wrong(judge(CIRCLE.prompt, Image.fromarray(true)))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_compression_and_blur_leave_is_accepted(size: tuple[int, int]) -> None:
+    rng = random.Random(str(size))
+    for _ in range(4):
+        drawing = random_drawing(rng, 0.5)
+        true = draw(drawing, size)
+        file = io.BytesIO()
+        true.save(file, "JPEG", quality=60)
+        for picture in (Image.open(file), true.filter(ImageFilter.GaussianBlur(1.5))):
+            verdict = judge(drawing.prompt, picture)
+            assert verdict.full, verdict.explain()
+
+
 # --- pictures of nothing
 
 
@@ -241,6 +293,13 @@ def test_what_an_edit_did_besides_is_found() -> None:
         assert wrong(judge_edit(before, "make the square blue", draw(drawing, (256, 256)))) == {field}
     moved = ImageChops.offset(draw(done, (256, 256)), 0, 40)
     assert wrong(judge_edit(before, "make the square blue", moved)) == {"relation"}
+    smaller = draw(done, (512, 512)).resize((256, 256)).resize((128, 128))
+    assert wrong(judge_edit(before, "make the square blue", smaller)) == {"relation"}, "a picture of another size"
+    shrunk = draw(Drawing("white", (blue,)), (192, 192)).resize((120, 120))
+    small = draw(Drawing("white", (replace(blue, colour="green"),)), (256, 256))
+    one = Image.new("RGB", (256, 256), PALETTE["white"])
+    one.paste(shrunk, (68, 68))
+    assert wrong(judge_edit(small, "make the square blue", one)) == {"relation"}, "a shape of another size"
     assert "count" in wrong(judge_edit(before, "make the square blue", draw(CIRCLE, (256, 256))))
 
 
