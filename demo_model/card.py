@@ -134,9 +134,9 @@ one shape, or one above the other, stands in the middle or a cell aside.
 
 ## How well
 
-Prompts in the standard form, half of them with two shapes, all of them held out: {held} of the combinations of
-shapes, colours, background and relation, chosen by a hash, never occurred in training, neither as pictures nor as
-edits. Through the service with its default sampling, {steps} steps. A picture is right when background, number,
+Prompts in the standard form, all different, about half of them with two shapes, all of them held out: {held} of the
+combinations of shapes, colours, background and relation, chosen by a hash, never occurred in training, neither as
+pictures nor as edits, however they were said. Through the service with its default sampling, {steps} steps. A picture is right when background, number,
 colours, shapes and relation all are, judged from its pixels; an edit when the change is made and nothing else is. Part
 right, 95 % interval (Wilson); printed by `planpaint bench demo`:
 
@@ -144,8 +144,9 @@ right, 95 % interval (Wilson); printed by `planpaint bench demo`:
 |---|---|---|---|---|---|---|---|
 {figures}
 
-`any`: a size drawn at random for each prompt, multiples of 32 from 128 to 512. 256x256 from call to stored picture
-{latency} s; the AR part loads in {ar_load} s, the DiT part in {dit_load} s.
+`any`: a size drawn at random for each prompt, multiples of 32 from 128 to 512. `edits`: of pictures of 256x256 that
+were drawn in code. 256x256 from call to stored picture {latency} s; with files in memory the AR part loads in {ar_load}
+s, the DiT part in {dit_load} s.
 
 ## Limits
 

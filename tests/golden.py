@@ -18,7 +18,7 @@ from tests.ar.plans import plan, request
 FILE = Path(__file__).with_suffix(".json")
 PROMPT, STEPS, SEED = "an orange cross on a purple background", 3, 11
 #: Fewer tokens than the scheduler's base of 256, as many, and more of them.
-SIZES = ("128x128", "256x256", "384x256", "256x384", "320x320")
+SIZES = ("128x128", "256x256", "384x256", "256x384", "320x320", "512x512")
 
 
 def requests(checkpoint: Checkpoint) -> dict[str, PaintRequest]:

@@ -57,7 +57,13 @@ def other_latents(monkeypatch, engine):
     monkeypatch.setattr(config, "latents_std", [value * 1.1 for value in config.latents_std])
 
 
-@pytest.mark.parametrize("mistake", [unshifted, exponential, other_latents])
+def denormalised_twice(monkeypatch, engine):
+    vae = engine._decoder._vae
+    decode = vae.decode
+    monkeypatch.setattr(vae, "decode", lambda *given, **named: (decode(*given, **named)[0] * 0.5 + 0.5,))
+
+
+@pytest.mark.parametrize("mistake", [unshifted, exponential, other_latents, denormalised_twice])
 def test_a_mistake_is_seen(mistake, monkeypatch, engine, wanted, kept):
     mistake(monkeypatch, engine)
     assert off(engine, wanted["128x128"], kept["128x128"]) > 2 * NEAR

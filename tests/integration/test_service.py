@@ -13,6 +13,7 @@ from PIL import ExifTags, Image
 from standardwebhooks import Webhook
 from werkzeug import Request, Response
 
+from app import demo
 from app.bench.judge import draw, judge, parse
 from app.domain.sizes import Size
 from loadtest.orders import SURE
@@ -27,7 +28,9 @@ def _image(stack: RunningStack, job: dict, index: int = 0) -> Image.Image:
 
 
 def test_a_mixed_load_draws_what_each_prompt_says(stack):
-    jobs = [stack.submit(prompt, seed=index, temperature=0, n=1 + index % 2) for index, prompt in enumerate(SURE)]
+    """What `make demo` shows, and prompts that always come out; a job of several pictures in both."""
+    jobs = [stack.submit(**order) for order in demo.JOBS]
+    jobs += [stack.submit(prompt, temperature=0, n=1 + index % 2) for index, prompt in enumerate(SURE[2:5])]
     done = stack.wait_done(*(job["id"] for job in jobs))
     stack.check_pictures(*done)
     for job in done:
