@@ -79,9 +79,12 @@ def test_a_service_that_needs_keys_and_has_none_does_not_start(servers, client, 
     assert len(answer.stderr.strip().splitlines()) == 1
 
 
-def test_a_public_service_starts_with_a_key_or_when_told_to(servers, client, tmp_path):
-    with running(servers, tmp_path, api_host="0.0.0.0", api_keys="off") as live:
-        assert requests.get(f"{live.url}/v1/jobs", timeout=5).status_code == 200
+def test_a_public_service_starts_with_a_key_or_when_told_to(servers, client, tmp_path, monkeypatch):
+    begun = []
+    monkeypatch.setattr(os, "execv", lambda path, arguments: begun.append(arguments))
+    told = {"PLANPAINT_API_HOST": "0.0.0.0", "PLANPAINT_API_KEYS": "off"}
+    assert CliRunner().invoke(cli, ["api"], env=servers.environment | told).exit_code == 0
+    assert "api.application:create()" in begun[0]
     secret = CliRunner().invoke(cli, ["keys", "create", "first"], env=servers.environment).stdout.strip()
     with running(servers, tmp_path, api_host="0.0.0.0") as live:
         assert requests.get(f"{live.url}/v1/jobs", timeout=5).status_code == 401

@@ -1,9 +1,13 @@
 """Tensor parallel over gloo, by the followers that a worker starts. The leader is this process."""
 
 import json
-import subprocess
-import sys
+import multiprocessing
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +15,9 @@ from safetensors.torch import save_file
 from transformers import GlmImageConfig, GlmImageForConditionalGeneration
 
 from app.ar.engine import ArEngine
+from app.ar.model import Decoder
+from app.ar.weights import Weights
+from app.checkpoint import Checkpoint
 from app.errors import Misconfigured
 from app.ranks import Leader
 from tests.ar.plans import edit, plan, request
@@ -97,37 +104,32 @@ def test_what_ranks_cannot_share_is_refused(size, graph, message, tiny_checkpoin
         load(tiny_checkpoint, Place(0, size), graph=graph)
 
 
-#: Prints the most anonymous memory, in bytes, that loading the share of one rank of 4 takes, and then the whole: files
-#: that are mapped do not count.
-_PEAK = """
-import sys, threading, time
-from pathlib import Path
-from types import SimpleNamespace
-import torch
-from app.ar.model import Decoder
-from app.ar.weights import Weights
-from app.checkpoint import Checkpoint
-
-def anonymous():
-    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+def _anonymous():
+    """Bytes of this process; files that are mapped do not count."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(lines["RssAnon"].split()[0]) * 1024
 
-def watch():
-    while True:
-        peaks.append(anonymous())
-        time.sleep(0.0005)
 
-peaks = []
-threading.Thread(target=watch, daemon=True).start()
-for size in (4, 1):
-    before = anonymous()
-    peaks.clear()
-    weights = Weights.load(Checkpoint(Path(sys.argv[1])))
-    place = SimpleNamespace(rank=1, size=size) if size > 1 else None
-    decoder = Decoder(weights, torch.device("cpu"), torch.bfloat16, ranks=place)
-    print(max([*peaks, anonymous()]) - before)
-    del decoder, weights
-"""
+def _peaks(folder):
+    """The most that loading the share of one rank of 4 takes, and then the whole."""
+    peaks = []
+
+    def watch():
+        while True:
+            peaks.append(_anonymous())
+            time.sleep(0.0005)
+
+    threading.Thread(target=watch, daemon=True).start()
+    found = []
+    for size in (4, 1):
+        before = _anonymous()
+        peaks.clear()
+        weights = Weights.load(Checkpoint(folder))
+        place = SimpleNamespace(rank=1, size=size) if size > 1 else None
+        decoder = Decoder(weights, CPU, torch.bfloat16, ranks=place)
+        found.append(max([*peaks, _anonymous()]) - before)
+        del decoder, weights
+    return found
 
 
 def test_a_rank_takes_its_share_of_the_memory(tiny_checkpoint, tmp_path):
@@ -147,7 +149,7 @@ def test_a_rank_takes_its_share_of_the_memory(tiny_checkpoint, tmp_path):
         model = GlmImageForConditionalGeneration._from_config(GlmImageConfig.from_pretrained(folder))
     weights = {name: torch.zeros(tensor.shape) for name, tensor in model.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    command = [sys.executable, "-c", _PEAK, str(tmp_path)]
-    shared, whole = map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("forkserver")) as pool:
+        shared, whole = pool.submit(_peaks, tmp_path).result()
     assert whole > 25 * 2**20  # 6 layers in bfloat16
     assert shared < 0.4 * whole

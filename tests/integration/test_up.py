@@ -10,8 +10,11 @@ import sys
 import time
 
 import pytest
+from click.testing import CliRunner
 
 from app.checkpoint import DEMO
+from app.cli import cli
+from app.errors import Misconfigured
 from app.launcher.child import EX_CONFIG
 from loadtest.orders import SURE
 from tests.integration.stack import RunningStack, alive
@@ -91,8 +94,15 @@ def test_a_taken_port_is_one_sentence(tmp_path):
     assert f"port {port}" in line
 
 
-@pytest.mark.parametrize("role", ["api", "ar", "dit", "courier", "sweeper", "up"])
+@pytest.mark.parametrize("role", ["api", "ar", "dit", "courier", "sweeper"])
 def test_a_mistyped_setting_refuses_to_start(role):
+    refused = CliRunner().invoke(cli, [role], env={"PLANPAINT_RADIS_URL": "x"})
+    assert isinstance(refused.exception, Misconfigured)
+    assert "PLANPAINT_RADIS_URL" in str(refused.exception)
+
+
+@pytest.mark.parametrize("role", ["dit", "up"])
+def test_such_a_refusal_is_one_sentence_and_its_own_status(role):
     assert "PLANPAINT_RADIS_URL" in _refusal(role, PLANPAINT_RADIS_URL="x")
 
 
