@@ -28,11 +28,15 @@ from app.settings import Settings
 _WITH_BODY = {
     "jobs.submit": "send the job as application/json, or as multipart/form-data with files",
     "openai.generations": "send the request as application/json",
+    "openai.edits": "send multipart/form-data with files",
     "deliveries.webhook_test": "send the test as application/json",
 }
+#: Of these, what may be a form, and what has to be one.
+_FORM_ALONE = "openai.edits"
+_FORMS = frozenset({"jobs.submit", _FORM_ALONE})
 #: Endpoints whose parameters stand in the query.
 _WITH_QUERY = frozenset({"jobs.page", "jobs.get", "jobs.content", "events.events"})
-_WITHOUT_QUERY = frozenset({*_WITH_BODY, "openai.edits"})
+_WITHOUT_QUERY = frozenset(_WITH_BODY)
 
 
 def create() -> Flask:
@@ -150,27 +154,42 @@ def _check_query() -> None:
 
 
 def _check_body() -> None:
-    """A body, where one is expected, is a JSON object: 415 for another type, 400 for broken JSON, 422 for the rest."""
+    """A body, where one is expected, is a JSON object or a form: 415 for another type, 400 for broken JSON, 422 for the
+    rest."""
     if request.endpoint not in _WITH_BODY:
         return
-    form = request.endpoint == "jobs.submit" and isinstance(request, JobHttpRequest) and request.is_form
-    if not (request.is_json or form):
+    form = request.endpoint in _FORMS and isinstance(request, JobHttpRequest) and request.is_form
+    if not (form or (request.is_json and request.endpoint != _FORM_ALONE)):
         raise UnsupportedMediaType(_WITH_BODY[request.endpoint])
     if request.content_encoding not in (None, "identity"):
         raise UnsupportedMediaType("send the body as it is, without a Content-Encoding")
-    if form:
-        if unknown := sorted(set(request.form) - {"job"}):
-            raise RefusedInput(unknown[0][:80], "is no field of the form, which has the JSON as job and files as image")
-        refuse_repeated(request.form)
-    else:
-        request.max_content_length = current_app.extensions["planpaint"].settings.max_body_bytes
     try:
-        body = request.get_json()
+        _check_form() if form else _check_json()
     except ClientDisconnected as error:
         raise BadRequest("the body stopped before its end") from error
-    except RequestEntityTooLarge:
+
+
+def _check_form() -> None:
+    # Looking at a field reads the whole body.
+    refuse_repeated(request.form)
+    if request.endpoint == _FORM_ALONE:
+        return
+    if unknown := sorted(set(request.form) - {"job"}):
+        raise RefusedInput(unknown[0][:80], "is no field of the form, which has the JSON as job and files as image")
+    _check_object("the field job of the form")
+
+
+def _check_json() -> None:
+    request.max_content_length = current_app.extensions["planpaint"].settings.max_body_bytes
+    _check_object("the body")
+
+
+def _check_object(what: str) -> None:
+    try:
+        body = request.get_json()
+    except (ClientDisconnected, RequestEntityTooLarge):
         raise
     except (BadRequest, RecursionError) as error:
-        raise BadRequest(f"{'the field job of the form' if form else 'the body'} is not valid JSON") from error
+        raise BadRequest(f"{what} is not valid JSON") from error
     if not isinstance(body, dict):
         raise RefusedInput("", "the body must be a JSON object")

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from api import headers
 from api.openai_schemas import GenerationRequest, ImagesOut, ModelOut, ModelPath, ModelsOut, OpenAIError
 from api.parts import current
-from api.problems import problem, refuse_repeated, sentence
+from api.problems import problem, sentence
 from api.schemas import JobRequest
 from api.stopping import STOPPING
 from api.submission import receipt_of
@@ -49,13 +49,10 @@ def generations(body: GenerationRequest) -> Response:
 )
 def edits() -> Response:
     """A multipart form: the fields of a generation, and one to four files named `image` or `image[]`."""
-    if request.mimetype != "multipart/form-data":
-        return problem(415, "unsupported_media_type", "Unsupported Media Type", "send multipart/form-data with files")
     if "mask" in request.files or "mask" in request.form:
         raise RefusedInput("mask", "is not taken: the model edits by words alone")
     if not (request.files.getlist("image") or request.files.getlist("image[]")):
         raise RefusedInput("image", "is required")
-    refuse_repeated(request.form)
     fields = request.form.to_dict()
     try:
         # A form holds text alone.
