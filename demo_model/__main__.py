@@ -16,7 +16,7 @@ from app.bench import demo as bench
 from demo_model import card
 from demo_model.export import export
 from demo_model.stages import RECIPES, training
-from demo_model.training import Unfinished, spent, weights
+from demo_model.training import Unfinished, weights
 
 _FOLDER = click.option(
     "--folder", type=click.Path(path_type=Path, file_okay=False), default=Path("out/demo-model"), show_default=True
@@ -47,8 +47,7 @@ def train(name: str, folder: Path, most: int, threads: int) -> None:
         stage = training(name, folder)
         stage.run(recipe.steps)
         stage.cool(recipe.cooling)
-        steps, seconds = spent(name, folder)
-    click.echo(f"{name}: {steps} steps, {seconds / 60:.1f} CPU minutes")
+    click.echo(f"{name}: {stage.steps + recipe.cooling} steps, {stage.cpu_s / 60:.1f} CPU minutes")
 
 
 @contextmanager

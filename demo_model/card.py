@@ -136,9 +136,9 @@ one shape, or one above the other, stands in the middle or a cell aside.
 
 Prompts in the standard form, all different, about half of them with two shapes, all of them held out: {held} of the
 combinations of shapes, colours, background and relation, chosen by a hash, never occurred in training, neither as
-pictures nor as edits, however they were said. Through the service with its default sampling, {steps} steps. A picture is right when background, number,
-colours, shapes and relation all are, judged from its pixels; an edit when the change is made and nothing else is. Part
-right, 95 % interval (Wilson); printed by `planpaint bench demo`:
+pictures nor as edits, however they were said. Through the service with its default sampling, {steps} steps. A picture
+is right when background, number, colours, shapes and relation all are, judged from its pixels; an edit when the change
+is made and nothing else is. Part right, 95 % interval (Wilson); printed by `planpaint bench demo`:
 
 | size (WIDTHxHEIGHT) | all right | background | count | colour | shape | relation | n |
 |---|---|---|---|---|---|---|---|

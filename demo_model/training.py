@@ -53,7 +53,7 @@ class Training:
         self._stage, self._folder = stage, folder
         self._rng = random.Random(seed)  # noqa: S311  (chance for training, not for secrets)
         torch.manual_seed(seed)
-        self._origin = f"seed {seed} {upon}".strip()
+        self._origin = f"seed {seed} upon {upon}" if upon else f"seed {seed}"
         self._rates = [group["lr"] for optimizer in stage.optimizers for group in optimizer.param_groups]
         self.steps, self.cpu_s, self._cooled = 0, 0.0, 0
         self._figures: list[Figures] = []
@@ -70,6 +70,8 @@ class Training:
             raise RuntimeError(f"{self._stage.name} has cooled; read its constant stage anew to go on")
         if self.steps > steps:
             raise Unfinished(f"{self._stage.name} has had {self.steps} steps, more than {steps}: take another folder")
+        if self.steps == steps:
+            return
         started, saved = time.process_time() - self.cpu_s, self.cpu_s
         while self.steps < steps:
             self._step(min(1.0, (self.steps + 1) / _WARMUP))
@@ -197,7 +199,7 @@ def digest(learned: Mapping[str, torch.Tensor]) -> str:
     for key in sorted(learned):
         found.update(key.encode())
         found.update(learned[key].contiguous().numpy().tobytes())
-    return f"upon {found.hexdigest()[:16]}"
+    return found.hexdigest()[:16]
 
 
 def _read(file: Path) -> dict[str, Any]:

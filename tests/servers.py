@@ -1,5 +1,6 @@
 """Real Valkey and SeaweedFS for a test session, one pair for each parallel test process."""
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,11 @@ def wait_until(condition, *, timeout: float = 30.0, what: str = "the condition")
         if time.monotonic() > deadline:
             raise AssertionError(f"{what} did not come true within {timeout} s")
         time.sleep(0.01)
+
+
+def clean_environment() -> dict[str, str]:
+    """Without settings of ours, which are those of somebody else's service."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PLANPAINT_")}
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,13 @@ from click.testing import CliRunner
 from app.cli import cli
 from app.launcher.child import EX_CONFIG
 from tests.api.conftest import running
-from tests.servers import is_empty
+from tests.servers import clean_environment, is_empty
 
 
 def _run(*arguments, **environment):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PLANPAINT_")}
     return subprocess.run(
         [sys.executable, "-m", "app.cli", *arguments],
-        env=clean | environment,
+        env=clean_environment() | environment,
         capture_output=True,
         text=True,
         timeout=120,

@@ -22,7 +22,7 @@ from app.bench import machine, monolith
 from app.bench.edits import random_change
 from app.bench.intervals import wilson
 from app.bench.judge import Verdict, judge, judge_edit
-from app.bench.world import CELL, Drawing, draw, held_out, random_drawing
+from app.bench.world import CELL, Drawing, draw, forward, held_out, random_drawing
 from app.checkpoint import Checkpoint
 from app.domain.sizes import Size
 from app.launcher.ports import free_ports
@@ -160,7 +160,7 @@ def _order(rng: random.Random, name: str, seed: int, drawn: set[Drawing]) -> Ord
     while True:
         drawing = random_drawing(rng, 0.5)
         change = random_change(rng, drawing) if name == "edits" else None
-        result = change.applied(drawing) if change else drawing
+        result = forward(change.applied(drawing) if change else drawing)
         if not held_out(result) or result in drawn:
             continue
         drawn.add(result)

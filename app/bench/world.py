@@ -129,15 +129,21 @@ def random_drawing(rng: random.Random, pairs: float) -> Drawing:
     return Drawing(background, shapes, rng.choice(list(RELATIONS)) if two else None)
 
 
+def forward(drawing: Drawing) -> Drawing:
+    """The same picture said from the left or from above: "a left of b" for "b right of a"."""
+    if drawing.relation not in ("right", "below"):
+        return drawing
+    relation = "left" if drawing.relation == "right" else "above"
+    return Drawing(drawing.background, drawing.shapes[::-1], relation)
+
+
 def held_out(drawing: Drawing) -> bool:
     """Whether the drawing is one of the fifth that the demo checkpoint never saw in training, as picture or as edit.
 
     However it is said: of "a left of b" and "b right of a", which are one picture, both are held out or none.
     """
-    relation, shapes = drawing.relation or "alone", drawing.shapes
-    if relation in ("right", "below"):
-        relation, shapes = {"right": "left", "below": "above"}[relation], shapes[::-1]
-    said = " ".join((drawing.background, relation, *map(str, shapes)))
+    drawing = forward(drawing)
+    said = " ".join((drawing.background, drawing.relation or "alone", *map(str, drawing.shapes)))
     return hashlib.sha256(said.encode()).digest()[0] < HELD_OUT
 
 

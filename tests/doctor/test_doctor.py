@@ -1,7 +1,6 @@
 """The doctor on this host, with real servers, real files and what can be wrong with them."""
 
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -14,6 +13,7 @@ from app.doctor import host
 from app.doctor.finding import Finding
 from app.doctor.report import _roles
 from app.settings import load
+from tests.servers import clean_environment
 
 STAGES = ("ar", "dit")
 
@@ -29,13 +29,12 @@ def folder(tmp_path):
 
 
 def test_a_whole_host_can_run_everything(tmp_path):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PLANPAINT_")}
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     done = subprocess.run(
         [sys.executable, "-m", "app.cli", "doctor", "--json", "--data-dir", str(tmp_path / "data")],
-        env=clean | {"PLANPAINT_API_PORT": str(port)},
+        env=clean_environment() | {"PLANPAINT_API_PORT": str(port)},
         capture_output=True,
         text=True,
         check=False,

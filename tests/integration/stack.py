@@ -14,7 +14,7 @@ from PIL import Image
 
 from app.bench.judge import judge
 from app.launcher.ports import free_ports
-from tests.servers import wait_until
+from tests.servers import clean_environment, wait_until
 
 #: Short enough to watch a recovery, long enough for a loaded machine of two cores.
 FAST = {
@@ -33,8 +33,7 @@ class RunningStack:
     def __init__(self, data: Path, *, environment: dict[str, str] | None = None) -> None:
         self.data = data
         self.url = f"http://127.0.0.1:{free_ports(1)[0]}"
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("PLANPAINT_")}
-        self._environment = clean | FAST | (environment or {})
+        self._environment = clean_environment() | FAST | (environment or {})
         data.mkdir(parents=True, exist_ok=True)
         self.output = data / "up.out"
         self.start()

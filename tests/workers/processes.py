@@ -10,7 +10,7 @@ from pathlib import Path
 
 from app import cli
 from app.checkpoint import Checkpoint
-from tests.servers import Servers
+from tests.servers import Servers, clean_environment
 
 _FORKS = multiprocessing.get_context("forkserver")
 # One server forks for all tests of a process, so that this list holds what app.bench.groups needs too.
@@ -22,7 +22,7 @@ def worker(
     servers: Servers, checkpoint: Checkpoint, log: Path, *command: str, **settings: object
 ) -> Iterator[ForkServerProcess]:
     """`planpaint *command`; what it says is added to the log. A group's leader starts its followers itself."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PLANPAINT_")}
+    environment = clean_environment()
     environment |= servers.environment | {"PLANPAINT_CHECKPOINT": str(checkpoint.folder)}
     environment |= {f"PLANPAINT_{name.upper()}": str(value) for name, value in settings.items()}
     process = _FORKS.Process(target=_be, args=(command, environment, log))
