@@ -24,16 +24,18 @@ _SMALL, _LARGE = Size(64, 64), Size(1024, 1024)
 
 
 @pytest.fixture
-def start(servers, registry, tiny_checkpoint, tmp_path):
-    """Starts a worker and, once it is ready, gives its address space an end."""
+def start(servers, client, registry, tiny_checkpoint, tmp_path):
+    """Starts a worker and, once it is ready, gives its address space an end; only then may it find what waits."""
     with ExitStack() as started:
 
         def one():
+            hint = client.lpop(keys.DIT_LIST)
             process = started.enter_context(worker(servers, tiny_checkpoint, tmp_path / "dit.log", "dit"))
             wait_until(lambda: _ready(process, registry), timeout=120, what="a ready worker")
             fields = dict(line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
             end = int(fields["VmSize"].split()[0]) * 1024 + _ROOM
             resource.prlimit(process.pid, resource.RLIMIT_AS, (end, end))
+            client.rpush(keys.DIT_LIST, hint)
             return process
 
         yield one
