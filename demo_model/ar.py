@@ -46,10 +46,12 @@ WIDTH, LAYERS, HEADS, KV_HEADS, INNER = 192, 4, 4, 2, 448
 #: Tokens of a batch, about; at least and at most so many rows.
 _BATCH, _LEAST, _MOST = 2048, 4, 32
 #: Part of the batches that are edits, and part of the others that read the whole preview.
-_EDITS, _WHOLE = 0.2, 0.2
-#: Sides in cells, and parts of the batches, of small pictures and of large ones, whose shapes are learned last.
-_SMALL, _SMALL_PART = SIDES[:5], 0.3
-_LARGE, _LARGE_PART = SIDES[5:], 0.3
+_EDITS, _WHOLE = 0.35, 0.2
+#: Sides in cells of small pictures and of large ones, and parts of the batches. Most edits are small: a batch then has
+#: more of them, and the hard thing is which shape is meant. Of large pictures, the shapes are learned last.
+_SMALL, _LARGE = SIDES[:5], SIDES[5:]
+_SMALL_PART, _LARGE_PART = 0.3, 0.3
+_SMALL_EDITS, _LARGE_EDITS = 0.7, 0.1
 #: Part of the pictures with two shapes: less than of all samples, since the largest shape stands alone. Part of these
 #: that are made to begin alike: the last thing that it confuses.
 _PAIRS, _ALIKE = 0.55, 0.25
@@ -57,7 +59,7 @@ _PAIRS, _ALIKE = 0.55, 0.25
 _FEWER, _EQUAL = 0.6, 0.4
 #: Numbers that sizes are said with: sides in cells, of previews too.
 NUMBERS_IN_WORDS = range(4, 33)
-#: Blank tokens of the preview that the other batches read; how much their loss counts beside that of all others.
+#: Blank tokens of the preview that the other batches read; how much the loss of most blanks counts beside all others.
 _KEPT, _BLANK = 12, 0.1
 
 
@@ -198,7 +200,7 @@ def notes(sample: samples.Sample) -> list[int]:
     """The codes that begin a preview: the shapes as they were named, as they come in the picture, how they stand, the
     shift; then the last column, the side of the boxes, the first one's top and left, and what is left between the two.
 
-    The background stands for "no other", "side by side" and "not aside".
+    The background stands for "no other" and "side by side".
     """
     drawing = sample.drawing
     plain = COLOURS.index(drawing.background)
@@ -211,13 +213,16 @@ def notes(sample: samples.Sample) -> list[int]:
     placed = boxes(drawing, sample.columns, sample.rows, sample.shift)
     first, last = (placed[-1], placed[0]) if turned else (placed[0], placed[-1])
     between = max(last.top - first.top, last.left - first.left, first.side) - first.side
-    numbers = (sample.columns - 1, first.side, first.top, first.left, between)
-    shifted = {-1: colour, 0: plain, 1: named[0]}[sample.shift]
-    return [*said, shifted, *(numbered(value, plain) for value in numbers)]
+    numbers = (sample.shift + 1, sample.columns - 1, first.side, first.top, first.left, between)
+    return [*said, *(numbered(value, plain) for value in numbers)]
 
 
 def prompt_row(rng: random.Random, columns: int, rows: int, kept: int | None) -> Row:
-    """A sentence, its preview (the notes and `kept` of the other tokens, or all), its large grid."""
+    """A sentence, its preview (the notes and `kept` of the other tokens, or all), its large grid.
+
+    The last row of the preview begins where the large grid would after one row less, and was mistaken for it: so that
+    blank is always read, after the one before it, and counts in full.
+    """
     sample = samples.sample(rng, columns, rows, pairs=_PAIRS, alike=_ALIKE)
     size = Size(columns * CELL, rows * CELL)
     small = size.preview_grid
@@ -226,13 +231,13 @@ def prompt_row(rng: random.Random, columns: int, rows: int, kept: int | None) ->
         f"<sop>{small.height} {small.width}<eop><|image_start|>"
     )
     noted, codes = notes(sample), encode_marked(sample).tolist()
-    rest = list(range(len(noted), small.tokens))
+    rest, last_row = list(range(len(noted), small.tokens)), small.tokens - small.width
     if kept is not None:
-        rest = sorted({rest[0], rest[-1], *rng.sample(rest, kept - 2)})
+        rest = sorted({rest[0], last_row - 1, last_row, rest[-1], *rng.sample(rest, kept - 4)})
     after = decode_positions(len(prompt), size)
     where = [*range(len(noted)), *rest, *range(small.tokens, small.tokens + len(codes))]
     positions = torch.cat([torch.arange(len(prompt)).expand(3, -1), after[:, where]], 1)
-    weights = [1.0] * len(noted) + [_BLANK] * len(rest) + [1.0] * len(codes)
+    weights = [1.0] * len(noted) + [1.0 if cell == last_row else _BLANK for cell in rest] + [1.0] * len(codes)
     return Row(prompt + noted + [BLANK] * len(rest) + codes, positions, weights)
 
 
@@ -296,14 +301,15 @@ def stage(seed: int) -> Stage:
     )
 
     def loss(rng: random.Random) -> tuple[torch.Tensor, Figures]:
-        columns, rows = _size(rng)
+        edits = rng.random() < _EDITS
+        columns, rows = _size(rng, _SMALL_EDITS, _LARGE_EDITS) if edits else _size(rng, _SMALL_PART, _LARGE_PART)
         cells = columns * rows
         near = [(c, r) for c in SIDES for r in SIDES if _FEWER * cells <= c * r <= cells]
 
         def sizes(count: int) -> list[tuple[int, int]]:
             return [(columns, rows) if rng.random() < _EQUAL else rng.choice(near) for _ in range(count)]
 
-        if rng.random() < _EDITS:
+        if edits:
             return loss_of(network, [edit_row(rng, *size) for size in sizes(_rows(2 * cells + 16))])
         kept = None if rng.random() < _WHOLE else _KEPT
         count = _rows(cells + 26 + (kept or 256))
@@ -312,12 +318,12 @@ def stage(seed: int) -> Stage:
     return Stage("ar", network, optimizers, tuple(rest), loss)
 
 
-def _size(rng: random.Random) -> tuple[int, int]:
+def _size(rng: random.Random, small: float, large: float) -> tuple[int, int]:
     """Columns and rows of a batch's first picture."""
     at = rng.random()
-    if at < _SMALL_PART:
+    if at < small:
         return rng.choice(_SMALL), rng.choice(_SMALL)
-    if at < _SMALL_PART + _LARGE_PART:
+    if at < small + large:
         return rng.choice(_LARGE), rng.choice(_LARGE)
     return samples.size(rng)
 

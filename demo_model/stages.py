@@ -26,7 +26,7 @@ class Recipe:
 
 RECIPES = {
     "vae": Recipe(1, 1057, 264),
-    "ar": Recipe(2, 5500, 5500),
+    "ar": Recipe(2, 6500, 8000),
     "dit": Recipe(3, 4212, 1053),
     "decoder": Recipe(4, 2565, 641),
 }

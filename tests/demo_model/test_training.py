@@ -54,6 +54,7 @@ def small():
         patch.setattr(ar, "SIDES", (4, 5))
         patch.setattr(ar, "_SMALL", (4, 5))
         patch.setattr(ar, "_LARGE_PART", 0.0)
+        patch.setattr(ar, "_LARGE_EDITS", 0.0)
         patch.setattr(samples, "OFTEN", {})
         patch.setattr(dit, "_SMALL", (4, 5))
         yield
@@ -216,6 +217,20 @@ def test_prompts_are_read_in_training_as_the_service_reads_them(columns, rows):
     asked = encoder.encode(told[0].prompt, size)
     assert row.tokens[: len(asked)] == asked
     assert len(row.tokens) == len(asked) + size.preview_grid.tokens + size.large_grid.tokens == row.positions.shape[1]
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(8, 12), (10, 10)])
+def test_where_the_last_row_of_a_preview_begins_is_always_read_after_its_neighbour_and_counts_in_full(columns, rows):
+    """It is like the beginning of the large grid; a model that took it for that drew nonsense there."""
+    small = Size(columns * CELL, rows * CELL).preview_grid
+    whole = ar.prompt_row(random.Random(8), columns, rows, None)
+    row = ar.prompt_row(random.Random(8), columns, rows, 12)
+    learned, cells = len(row.weights), columns * rows
+    at = max(index for index, weight in enumerate(row.weights[:-cells]) if weight == 1)
+    read, last_row = len(row.tokens) - learned + at, len(whole.tokens) - cells - small.width
+    assert row.weights[at - 1] < 1
+    for back in (0, 1):
+        assert torch.equal(row.positions[:, read - back], whole.positions[:, last_row - back])
 
 
 def test_edits_are_read_in_training_as_the_service_reads_them():
