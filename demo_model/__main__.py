@@ -81,7 +81,7 @@ def make(context: click.Context, folder: Path, most: int, prompts: int) -> None:
     Trained stages are not trained again; the measuring at the end begins anew.
     """
     running: dict[str, subprocess.Popen[bytes]] = {}
-    # The AR model takes as long as all others together.
+    # The AR model takes longer than all others together.
     chains = [["ar"], ["vae", "dit", "decoder"]]
     try:
         while chains:
