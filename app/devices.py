@@ -22,7 +22,7 @@ os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 if TYPE_CHECKING:
     import torch
 
-_STATUS = Path("/proc/self/status")
+STATUS = Path("/proc/self/status")
 
 
 class Host:
@@ -32,10 +32,10 @@ class Host:
         """Nothing runs ahead of the calling thread."""
 
     def free_bytes(self, device: "torch.device") -> int:
-        return _kilobytes(Path("/proc/meminfo"), "MemAvailable")
+        return kilobytes(Path("/proc/meminfo"), "MemAvailable")
 
     def peak_bytes(self, device: "torch.device") -> int:
-        return _kilobytes(_STATUS, "VmHWM")
+        return kilobytes(STATUS, "VmHWM")
 
     def reset_peak(self, device: "torch.device") -> None:
         Path("/proc/self/clear_refs").write_text("5", "ascii")
@@ -305,7 +305,7 @@ def _module(device: "torch.device") -> Any:  # noqa: ANN401 - torch.cuda, torch.
     return torch.get_device_module(device)
 
 
-def _kilobytes(path: Path, field: str) -> int:
+def kilobytes(path: Path, field: str) -> int:
     """A field of a table of /proc, which counts in kB, in bytes."""
     fields = dict(line.split(":", 1) for line in path.read_text("ascii").splitlines())
     return int(fields[field].split()[0]) * 1024

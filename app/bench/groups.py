@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from app.checkpoint import Checkpoint
+from app.devices import STATUS, kilobytes
 from app.dit.engine import DitEngine, Options
 from app.dit.parallel import Stopped
 from app.dit.request import PaintRequest
@@ -65,14 +66,9 @@ def peak_bytes(call: Callable[[], object]) -> int:
     library.mallopt(_M_MMAP_THRESHOLD, 64 * 1024)
     library.malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5", "ascii")  # the high-water mark starts anew
-    before = _status("VmRSS")
+    before = kilobytes(STATUS, "VmRSS")
     call()
-    return _status("VmHWM") - before
-
-
-def _status(name: str) -> int:
-    lines = Path("/proc/self/status").read_text("ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name + ":")) * 1024
+    return kilobytes(STATUS, "VmHWM") - before
 
 
 def _rank(

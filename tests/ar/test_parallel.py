@@ -6,7 +6,6 @@ import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +17,7 @@ from app.ar.engine import ArEngine
 from app.ar.model import Decoder
 from app.ar.weights import Weights
 from app.checkpoint import Checkpoint
+from app.devices import STATUS, kilobytes
 from app.errors import Misconfigured
 from app.ranks import Leader
 from tests.ar.plans import edit, plan, request
@@ -106,8 +106,7 @@ def test_what_ranks_cannot_share_is_refused(size, graph, message, tiny_checkpoin
 
 def _anonymous():
     """Bytes of this process; files that are mapped do not count."""
-    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(lines["RssAnon"].split()[0]) * 1024
+    return kilobytes(STATUS, "RssAnon")
 
 
 def _peaks(folder):

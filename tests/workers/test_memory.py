@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from app import keys
+from app.devices import kilobytes
 from app.domain.job import Parameters, new_job_id
 from app.domain.messages import ImageRef
 from app.domain.prior import Plan, PriorTokens
@@ -32,8 +33,7 @@ def start(servers, client, registry, tiny_checkpoint, tmp_path):
             hint = client.lpop(keys.DIT_LIST)
             process = started.enter_context(worker(servers, tiny_checkpoint, tmp_path / "dit.log", "dit"))
             wait_until(lambda: _ready(process, registry), timeout=120, what="a ready worker")
-            fields = dict(line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
-            end = int(fields["VmSize"].split()[0]) * 1024 + _ROOM
+            end = kilobytes(Path(f"/proc/{process.pid}/status"), "VmSize") + _ROOM
             resource.prlimit(process.pid, resource.RLIMIT_AS, (end, end))
             client.rpush(keys.DIT_LIST, hint)
             return process
