@@ -5,7 +5,8 @@ Its preview is no small picture: the pipeline throws the preview away, every rat
 shapes were named, which comes first in the picture, how they stand, how far aside, and the numbers that follow for
 their boxes. What is read from the prompt is so learned one word at a time, apart from where in the picture it is drawn.
 The rest is blank, a code that no picture has, so that it is easily ignored; in most batches most of it is left out,
-which trains twice as fast. The cells of the large grid beside the shapes count down to the next one (demo_model.marks).
+which trains twice as fast, until late in the cooling. The cells of the large grid beside the shapes count down to the
+next one (demo_model.marks).
 """
 
 import random
@@ -45,8 +46,10 @@ from demo_model.training import Figures, Stage
 WIDTH, LAYERS, HEADS, KV_HEADS, INNER = 192, 4, 4, 2, 448
 #: Tokens of a batch, about; at least and at most so many rows.
 _BATCH, _LEAST, _MOST = 2048, 4, 32
-#: Part of the batches that are edits, and part of the others that read the whole preview.
-_EDITS, _WHOLE = 0.35, 0.2
+#: Part of the batches that are edits, and part of the others that read the whole preview, first and late.
+_EDITS, _WHOLE, _WHOLE_LATE = 0.35, 0.2, 0.75
+#: Part of the cooling after which it is late: previews are read as in use, and where they end is learned to the last.
+_LATE = 0.58
 #: Sides in cells of small pictures and of large ones, and parts of the batches. Most edits are small: a batch then has
 #: more of them, and the hard thing is which shape is meant. Of large pictures, the shapes are learned last.
 _SMALL, _LARGE = SIDES[:5], SIDES[5:]
@@ -217,11 +220,11 @@ def notes(sample: samples.Sample) -> list[int]:
     return [*said, *(numbered(value, plain) for value in numbers)]
 
 
-def prompt_row(rng: random.Random, columns: int, rows: int, kept: int | None) -> Row:
+def prompt_row(rng: random.Random, columns: int, rows: int, kept: int | None, *, late: bool = False) -> Row:
     """A sentence, its preview (the notes and `kept` of the other tokens, or all), its large grid.
 
     The last row of the preview begins where the large grid would after one row less, and was mistaken for it: so that
-    blank is always read, after the one before it, and counts in full.
+    blank is always read, after the one before it, and counts in full. So do, late, the two ends of every row.
     """
     sample = samples.sample(rng, columns, rows, pairs=_PAIRS, alike=_ALIKE)
     size = Size(columns * CELL, rows * CELL)
@@ -237,7 +240,10 @@ def prompt_row(rng: random.Random, columns: int, rows: int, kept: int | None) ->
     after = decode_positions(len(prompt), size)
     where = [*range(len(noted)), *rest, *range(small.tokens, small.tokens + len(codes))]
     positions = torch.cat([torch.arange(len(prompt)).expand(3, -1), after[:, where]], 1)
-    weights = [1.0] * len(noted) + [1.0 if cell == last_row else _BLANK for cell in rest] + [1.0] * len(codes)
+    full = {last_row}
+    if late:
+        full.update(cell for cell in rest if cell % small.width in (0, small.width - 1))
+    weights = [1.0] * len(noted) + [1.0 if cell in full else _BLANK for cell in rest] + [1.0] * len(codes)
     return Row(prompt + noted + [BLANK] * len(rest) + codes, positions, weights)
 
 
@@ -300,7 +306,7 @@ def stage(seed: int) -> Stage:
         torch.optim.AdamW(rest, lr=4e-3, betas=(0.9, 0.95), weight_decay=0.0),
     )
 
-    def loss(rng: random.Random) -> tuple[torch.Tensor, Figures]:
+    def loss(rng: random.Random, over: float) -> tuple[torch.Tensor, Figures]:
         edits = rng.random() < _EDITS
         columns, rows = _size(rng, _SMALL_EDITS, _LARGE_EDITS) if edits else _size(rng, _SMALL_PART, _LARGE_PART)
         cells = columns * rows
@@ -311,9 +317,10 @@ def stage(seed: int) -> Stage:
 
         if edits:
             return loss_of(network, [edit_row(rng, *size) for size in sizes(_rows(2 * cells + 16))])
-        kept = None if rng.random() < _WHOLE else _KEPT
+        late = over >= _LATE
+        kept = None if rng.random() < (_WHOLE_LATE if late else _WHOLE) else _KEPT
         count = _rows(cells + 26 + (kept or 256))
-        return loss_of(network, [prompt_row(rng, *size, kept) for size in sizes(count)])
+        return loss_of(network, [prompt_row(rng, *size, kept, late=late) for size in sizes(count)])
 
     return Stage("ar", network, optimizers, tuple(rest), loss)
 

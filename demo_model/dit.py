@@ -126,7 +126,7 @@ def stage(seed: int, coder: AutoencoderKL) -> Stage:
         torch.optim.AdamW(rest, lr=2e-3, betas=(0.9, 0.98), weight_decay=0.0),
     )
 
-    def loss(rng: random.Random) -> tuple[torch.Tensor, Figures]:
+    def loss(rng: random.Random, _over: float) -> tuple[torch.Tensor, Figures]:
         small = rng.random() < _SMALL_PART
         columns, rows = (rng.choice(_SMALL), rng.choice(_SMALL)) if small else samples.size(rng)
         patches = 4 * columns * rows

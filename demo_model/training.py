@@ -32,13 +32,17 @@ class Unfinished(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One network in training. `loss` draws a batch with the generator and returns the loss and figures for the log."""
+    """One network in training.
+
+    `loss` draws a batch with the generator and returns the loss and figures for the log; it is told what part of the
+    cooling is over, 0 to 1.
+    """
 
     name: str
     model: nn.Module
     optimizers: tuple[torch.optim.Optimizer, ...]
     clipped: tuple[nn.Parameter, ...]
-    loss: Callable[[random.Random], tuple[torch.Tensor, Figures]]
+    loss: Callable[[random.Random, float], tuple[torch.Tensor, Figures]]
     #: What else the batches depend on; kept with the state.
     memory: Any = None
 
@@ -74,7 +78,7 @@ class Training:
             return
         started, saved = time.process_time() - self.cpu_s, self.cpu_s
         while self.steps < steps:
-            self._step(min(1.0, (self.steps + 1) / _WARMUP))
+            self._step(min(1.0, (self.steps + 1) / _WARMUP), 0.0)
             self.steps += 1
             self.cpu_s = time.process_time() - started
             self._log("constant", self.steps)
@@ -99,7 +103,8 @@ class Training:
             return
         started, saved = time.process_time() - self.cpu_s, self.cpu_s
         while self._cooled < length:
-            self._step(max(_LEFT, 1 - self._cooled / length))
+            over = self._cooled / length
+            self._step(max(_LEFT, 1 - over), over)
             self._cooled += 1
             self.cpu_s = time.process_time() - started
             self._log("cooling", self._cooled)
@@ -108,12 +113,12 @@ class Training:
                 saved = self.cpu_s
         self._save("cooling", length)
 
-    def _step(self, rate: float) -> None:
+    def _step(self, rate: float, over: float) -> None:
         stage = self._stage
         groups = [group for optimizer in stage.optimizers for group in optimizer.param_groups]
         for group, full in zip(groups, self._rates, strict=True):
             group["lr"] = full * rate
-        loss, figures = stage.loss(self._rng)
+        loss, figures = stage.loss(self._rng, over)
         for optimizer in stage.optimizers:
             optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

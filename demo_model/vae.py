@@ -59,7 +59,7 @@ def stage(seed: int) -> Stage:
     parameters = tuple(vae.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=3e-3, betas=(0.9, 0.98), weight_decay=0.0)
 
-    def loss(rng: random.Random) -> tuple[torch.Tensor, Figures]:
+    def loss(rng: random.Random, _over: float) -> tuple[torch.Tensor, Figures]:
         pixels = torch.stack([_crop(rng, SIDES[:7]) for _ in range(_BATCH)]).contiguous(
             memory_format=torch.channels_last
         )
@@ -80,7 +80,7 @@ def decoder_stage(seed: int, coder: AutoencoderKL) -> Stage:
     parameters = tuple(decoder.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=2e-3, betas=(0.9, 0.98), weight_decay=0.0)
 
-    def loss(rng: random.Random) -> tuple[torch.Tensor, Figures]:
+    def loss(rng: random.Random, _over: float) -> tuple[torch.Tensor, Figures]:
         sides = [_SMALL if number % 2 else SIDES[:7] for number in range(_BATCH)]
         pixels = torch.stack([_crop(rng, choice) for choice in sides]).contiguous(memory_format=torch.channels_last)
         with torch.no_grad():

@@ -96,10 +96,10 @@ def _train(name, folder, *, steps=3, cooling=2, stops=()):
         step = stage._step
         done = stage.steps
 
-        def interrupted(rate, stage=stage, step=step, stop=stop):
+        def interrupted(rate, over, stage=stage, step=step, stop=stop):
             if stage.steps + stage._cooled == stop:
                 raise KeyboardInterrupt
-            step(rate)
+            step(rate, over)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(stage, "_step", interrupted)
@@ -231,6 +231,32 @@ def test_where_the_last_row_of_a_preview_begins_is_always_read_after_its_neighbo
     assert row.weights[at - 1] < 1
     for back in (0, 1):
         assert torch.equal(row.positions[:, read - back], whole.positions[:, last_row - back])
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(8, 12), (10, 10)])
+def test_late_in_training_the_ends_of_all_rows_of_a_preview_count_in_full(columns, rows):
+    """The end of any row is like that of the last one, behind which the large grid begins."""
+    small = Size(columns * CELL, rows * CELL).preview_grid
+    first, late = (ar.prompt_row(random.Random(8), columns, rows, None, late=late) for late in (False, True))
+    assert late.tokens == first.tokens
+    noted = first.weights.index(min(first.weights))
+    for cell in range(noted, small.tokens):
+        assert (late.weights[cell] == 1) == (cell % small.width in (0, small.width - 1))
+
+
+def test_a_stage_is_told_what_part_of_its_cooling_is_over(tmp_path):
+    told = []
+    model = torch.nn.Linear(1, 1)
+
+    def loss(_, over):
+        told.append(over)
+        return model.weight.sum(), {}
+
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    stage = loop.Training(loop.Stage("toy", model, (sgd,), tuple(model.parameters()), loss), tmp_path, seed=1)
+    stage.run(2)
+    stage.cool(4)
+    assert told == [0, 0, 0, 0.25, 0.5, 0.75]
 
 
 def test_edits_are_read_in_training_as_the_service_reads_them():
