@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw
 
-_TILE, _CAPTION, _GAP, _LINE = 192, 44, 6, 32
+_TILE, _CAPTION, _GAP, _LINE = 192, 52, 6, 32
 
 
 def sheet(pictures: Sequence[tuple[str, Image.Image]], columns: int) -> Image.Image:

@@ -46,24 +46,43 @@ from demo_model.training import Figures, Stage
 WIDTH, LAYERS, HEADS, KV_HEADS, INNER = 192, 4, 4, 2, 448
 #: Tokens of a batch, about; at least and at most so many rows.
 _BATCH, _LEAST, _MOST = 2048, 4, 32
-#: Part of the batches that are edits, and part of the others that read the whole preview, first and late.
-_EDITS, _WHOLE, _WHOLE_LATE = 0.35, 0.2, 0.75
-#: Part of the cooling after which it is late: previews are read as in use, and where they end is learned to the last.
-_LATE = 0.58
-#: Sides in cells of small pictures and of large ones, and parts of the batches. Most edits are small: a batch then has
-#: more of them, and the hard thing is which shape is meant. Of large pictures, the shapes are learned last.
+#: Sides in cells of small pictures and of large ones, and parts of the batches that begin with a small and with a large
+#: one, prompts and edits. Most edits are small: a batch then has more of them, and the hard thing is which shape is
+#: meant. Of large pictures, the shapes are learned last.
 _SMALL, _LARGE = SIDES[:5], SIDES[5:]
-_SMALL_PART, _LARGE_PART = 0.3, 0.3
-_SMALL_EDITS, _LARGE_EDITS = 0.7, 0.1
+_SIZES, _EDIT_SIZES = (0.3, 0.3), (0.7, 0.1)
 #: Part of the pictures with two shapes: less than of all samples, since the largest shape stands alone. Part of these
 #: that are made to begin alike: the last thing that it confuses.
 _PAIRS, _ALIKE = 0.55, 0.25
+#: Part of the cooling after which the batches are as in `_AFTER`.
+_LATE = 0.58
 #: Cells of the other pictures of a batch beside those of its first, and the part of them that have its size.
 _FEWER, _EQUAL = 0.6, 0.4
 #: Numbers that sizes are said with: sides in cells, of previews too.
 NUMBERS_IN_WORDS = range(4, 33)
 #: Blank tokens of the preview that the other batches read; how much the loss of most blanks counts beside all others.
 _KEPT, _BLANK = 12, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """What batches are made of. Parts of them: edits, and among the others those that read the whole preview.
+
+    Parts of the edits: two shapes, and changes of a shape rather than of the background. `ends`: both ends of every row
+    of a preview count in full.
+    """
+
+    edits: float
+    whole: float
+    pairs: float
+    shapes: float
+    ends: bool = False
+
+
+#: First what is quickly learned, then what is still wrong at the end: where a preview ends when it is read as in use,
+#: and which of two shapes is meant.
+_BEFORE = Mix(edits=0.35, whole=0.2, pairs=0.7, shapes=0.5)
+_AFTER = Mix(edits=0.5, whole=1.0, pairs=0.85, shapes=0.8, ends=True)
 
 
 def config() -> GlmImageConfig:
@@ -220,11 +239,11 @@ def notes(sample: samples.Sample) -> list[int]:
     return [*said, *(numbered(value, plain) for value in numbers)]
 
 
-def prompt_row(rng: random.Random, columns: int, rows: int, kept: int | None, *, late: bool = False) -> Row:
+def prompt_row(rng: random.Random, columns: int, rows: int, kept: int | None, *, ends: bool = False) -> Row:
     """A sentence, its preview (the notes and `kept` of the other tokens, or all), its large grid.
 
     The last row of the preview begins where the large grid would after one row less, and was mistaken for it: so that
-    blank is always read, after the one before it, and counts in full. So do, late, the two ends of every row.
+    blank is always read, after the one before it, and counts in full. With `ends`, so do those of every row.
     """
     sample = samples.sample(rng, columns, rows, pairs=_PAIRS, alike=_ALIKE)
     size = Size(columns * CELL, rows * CELL)
@@ -241,15 +260,15 @@ def prompt_row(rng: random.Random, columns: int, rows: int, kept: int | None, *,
     where = [*range(len(noted)), *rest, *range(small.tokens, small.tokens + len(codes))]
     positions = torch.cat([torch.arange(len(prompt)).expand(3, -1), after[:, where]], 1)
     full = {last_row}
-    if late:
+    if ends:
         full.update(cell for cell in rest if cell % small.width in (0, small.width - 1))
     weights = [1.0] * len(noted) + [1.0 if cell in full else _BLANK for cell in rest] + [1.0] * len(codes)
     return Row(prompt + noted + [BLANK] * len(rest) + codes, positions, weights)
 
 
-def edit_row(rng: random.Random, columns: int, rows: int) -> Row:
+def edit_row(rng: random.Random, columns: int, rows: int, mix: Mix = _BEFORE) -> Row:
     """A picture as the vision tower sees it, what to do with it, and the large grid of the result."""
-    edit = samples.edit(rng, columns, rows)
+    edit = samples.edit(rng, columns, rows, pairs=mix.pairs, shapes=mix.shapes)
     source, codes = encode(edit.source, seen=True).tolist(), encode_marked(edit.result).tolist()
     before = ids("<|user|><|image_start|>")
     behind = ids(f"<|image_end|>{edit.instruction}<sop>{rows} {columns}<eop><|image_start|>")
@@ -307,8 +326,9 @@ def stage(seed: int) -> Stage:
     )
 
     def loss(rng: random.Random, over: float) -> tuple[torch.Tensor, Figures]:
-        edits = rng.random() < _EDITS
-        columns, rows = _size(rng, _SMALL_EDITS, _LARGE_EDITS) if edits else _size(rng, _SMALL_PART, _LARGE_PART)
+        mix = _AFTER if over >= _LATE else _BEFORE
+        edits = rng.random() < mix.edits
+        columns, rows = _size(rng, *(_EDIT_SIZES if edits else _SIZES))
         cells = columns * rows
         near = [(c, r) for c in SIDES for r in SIDES if _FEWER * cells <= c * r <= cells]
 
@@ -316,11 +336,10 @@ def stage(seed: int) -> Stage:
             return [(columns, rows) if rng.random() < _EQUAL else rng.choice(near) for _ in range(count)]
 
         if edits:
-            return loss_of(network, [edit_row(rng, *size) for size in sizes(_rows(2 * cells + 16))])
-        late = over >= _LATE
-        kept = None if rng.random() < (_WHOLE_LATE if late else _WHOLE) else _KEPT
+            return loss_of(network, [edit_row(rng, *size, mix) for size in sizes(_rows(2 * cells + 16))])
+        kept = None if rng.random() < mix.whole else _KEPT
         count = _rows(cells + 26 + (kept or 256))
-        return loss_of(network, [prompt_row(rng, *size, kept, late=late) for size in sizes(count)])
+        return loss_of(network, [prompt_row(rng, *size, kept, ends=mix.ends) for size in sizes(count)])
 
     return Stage("ar", network, optimizers, tuple(rest), loss)
 

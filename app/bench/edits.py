@@ -47,11 +47,11 @@ def parse_change(instruction: str) -> Change:
     return Change(what, colour, int((what == "background") == bool(made)))
 
 
-def random_change(rng: random.Random, drawing: Drawing) -> Change:
-    """Half of them of the background, else of a shape, to a colour that the drawing does not have."""
+def random_change(rng: random.Random, drawing: Drawing, shapes: float = 0.5) -> Change:
+    """Of a shape in so many of them, else of the background, to a colour that the drawing does not have."""
     used = {drawing.background, *(shape.colour for shape in drawing.shapes)}
     colour = rng.choice([colour for colour in COLOURS if colour not in used])
     kinds = [shape.kind for shape in drawing.shapes]
     single = [kind for kind in kinds if kinds.count(kind) == 1]
-    what = rng.choice(single) if single and rng.random() < 0.5 else "background"
+    what = rng.choice(single) if single and rng.random() < shapes else "background"
     return Change(what, colour, rng.randrange(2))

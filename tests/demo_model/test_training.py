@@ -3,6 +3,7 @@
 import json
 import random
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,14 +48,14 @@ def small():
         patch.setattr(dit, "LAYERS", 1)
         patch.setattr(ar, "_BATCH", 256)
         patch.setattr(ar, "_LEAST", 1)
-        patch.setattr(ar, "_WHOLE", 0.0)
+        patch.setattr(ar, "_BEFORE", replace(ar._BEFORE, whole=0.0))
         patch.setattr(dit, "_BATCH", 256)
         patch.setattr(dit, "_LEAST", 2)
         patch.setattr(samples, "SIDES", (4, 5))
         patch.setattr(ar, "SIDES", (4, 5))
         patch.setattr(ar, "_SMALL", (4, 5))
-        patch.setattr(ar, "_LARGE_PART", 0.0)
-        patch.setattr(ar, "_LARGE_EDITS", 0.0)
+        patch.setattr(ar, "_SIZES", (0.3, 0.0))
+        patch.setattr(ar, "_EDIT_SIZES", (0.7, 0.0))
         patch.setattr(samples, "OFTEN", {})
         patch.setattr(dit, "_SMALL", (4, 5))
         yield
@@ -234,14 +235,14 @@ def test_where_the_last_row_of_a_preview_begins_is_always_read_after_its_neighbo
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(8, 12), (10, 10)])
-def test_late_in_training_the_ends_of_all_rows_of_a_preview_count_in_full(columns, rows):
+def test_the_ends_of_all_rows_of_a_preview_can_count_in_full(columns, rows):
     """The end of any row is like that of the last one, behind which the large grid begins."""
     small = Size(columns * CELL, rows * CELL).preview_grid
-    first, late = (ar.prompt_row(random.Random(8), columns, rows, None, late=late) for late in (False, True))
-    assert late.tokens == first.tokens
-    noted = first.weights.index(min(first.weights))
+    some, all_ends = (ar.prompt_row(random.Random(8), columns, rows, None, ends=ends) for ends in (False, True))
+    assert all_ends.tokens == some.tokens
+    noted = some.weights.index(min(some.weights))
     for cell in range(noted, small.tokens):
-        assert (late.weights[cell] == 1) == (cell % small.width in (0, small.width - 1))
+        assert (all_ends.weights[cell] == 1) == (cell % small.width in (0, small.width - 1))
 
 
 def test_a_stage_is_told_what_part_of_its_cooling_is_over(tmp_path):
@@ -261,7 +262,7 @@ def test_a_stage_is_told_what_part_of_its_cooling_is_over(tmp_path):
 
 def test_edits_are_read_in_training_as_the_service_reads_them():
     encoder = PromptEncoder(processor())
-    edit = samples.edit(random.Random(5), 7, 5)
+    edit = samples.edit(random.Random(5), 7, 5, pairs=0.7, shapes=0.5)
     row = ar.edit_row(random.Random(5), 7, 5)
     asked = encoder.encode_edit(edit.instruction, Size(7 * CELL, 5 * CELL), [edit.source.picture()])
     read = row.tokens[: len(asked.ids)]
@@ -288,5 +289,5 @@ def test_the_vision_tower_sees_the_codes_of_what_is_drawn(checkpoint):
 def test_what_is_held_out_is_never_drawn():
     rng = random.Random(7)
     for _ in range(400):
-        edit = samples.edit(rng, 8, 8)
+        edit = samples.edit(rng, 8, 8, pairs=0.7, shapes=0.5)
         assert not any(map(held_out, (samples.sample(rng, 8, 8).drawing, edit.source.drawing, edit.result.drawing)))
