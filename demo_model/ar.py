@@ -268,7 +268,7 @@ def prompt_row(rng: random.Random, columns: int, rows: int, kept: int | None, *,
 
 def edit_row(rng: random.Random, columns: int, rows: int, mix: Mix = _BEFORE) -> Row:
     """A picture as the vision tower sees it, what to do with it, and the large grid of the result."""
-    edit = samples.edit(rng, columns, rows, pairs=mix.pairs, shapes=mix.shapes)
+    edit = samples.edit(rng, columns, rows, pairs=mix.pairs, alike=_ALIKE, shapes=mix.shapes)
     source, codes = encode(edit.source, seen=True).tolist(), encode_marked(edit.result).tolist()
     before = ids("<|user|><|image_start|>")
     behind = ids(f"<|image_end|>{edit.instruction}<sop>{rows} {columns}<eop><|image_start|>")

@@ -18,8 +18,8 @@ PAIRS = 0.6
 ALIKE = (("circle", "ring"), ("star", "triangle"))
 #: Part of the pairs made of such shapes that have one colour.
 _ONE_COLOUR = 0.3
-#: Part of the edits of two shapes that are made to begin alike, and of all those that change nothing.
-_EDITED_ALIKE, _SAME = 0.25, 0.2
+#: Part of the edits that change nothing.
+_SAME = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,10 @@ class Edit:
     result: Sample
 
 
-def edit(rng: random.Random, columns: int, rows: int, *, pairs: float, shapes: float) -> Edit:
+def edit(rng: random.Random, columns: int, rows: int, *, pairs: float, alike: float, shapes: float) -> Edit:
     """One whose source and result are not held out: a change, or in one of five the wish to leave all as it is."""
     while True:
-        source = sample(rng, columns, rows, pairs=pairs, alike=_EDITED_ALIKE)
+        source = sample(rng, columns, rows, pairs=pairs, alike=alike)
         if rng.random() < _SAME:
             return Edit(source, rng.choice(("the same picture", "copy this picture")), source)
         change = random_change(rng, source.drawing, shapes)

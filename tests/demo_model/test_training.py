@@ -262,7 +262,7 @@ def test_a_stage_is_told_what_part_of_its_cooling_is_over(tmp_path):
 
 def test_edits_are_read_in_training_as_the_service_reads_them():
     encoder = PromptEncoder(processor())
-    edit = samples.edit(random.Random(5), 7, 5, pairs=0.7, shapes=0.5)
+    edit = samples.edit(random.Random(5), 7, 5, pairs=0.7, alike=0.25, shapes=0.5)
     row = ar.edit_row(random.Random(5), 7, 5)
     asked = encoder.encode_edit(edit.instruction, Size(7 * CELL, 5 * CELL), [edit.source.picture()])
     read = row.tokens[: len(asked.ids)]
@@ -289,5 +289,5 @@ def test_the_vision_tower_sees_the_codes_of_what_is_drawn(checkpoint):
 def test_what_is_held_out_is_never_drawn():
     rng = random.Random(7)
     for _ in range(400):
-        edit = samples.edit(rng, 8, 8, pairs=0.7, shapes=0.5)
+        edit = samples.edit(rng, 8, 8, pairs=0.7, alike=0.25, shapes=0.5)
         assert not any(map(held_out, (samples.sample(rng, 8, 8).drawing, edit.source.drawing, edit.result.drawing)))
