@@ -5,7 +5,6 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,8 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from app import devices
 from app.checkpoint import Checkpoint
-from app.devices import STATUS, kilobytes
 from app.dit.engine import DitEngine, Options
 from app.dit.parallel import Stopped
 from app.dit.request import PaintRequest
@@ -65,10 +64,11 @@ def peak_bytes(call: Callable[[], object]) -> int:
     library = ctypes.CDLL(None)
     library.mallopt(_M_MMAP_THRESHOLD, 64 * 1024)
     library.malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5", "ascii")  # the high-water mark starts anew
-    before = kilobytes(STATUS, "VmRSS")
+    host = torch.device("cpu")
+    devices.reset_peak(host)
+    before = devices.peak_bytes(host)
     call()
-    return kilobytes(STATUS, "VmHWM") - before
+    return devices.peak_bytes(host) - before
 
 
 def _rank(
