@@ -6,7 +6,7 @@ shapes were named, which comes first in the picture, how they stand, how far asi
 their boxes. What is read from the prompt is so learned one word at a time, apart from where in the picture it is drawn.
 The rest is blank, a code that no picture has, so that it is easily ignored; in most batches most of it is left out,
 which trains twice as fast, until late in the cooling. The cells of the large grid beside the shapes count down to the
-next one (demo_model.marks).
+next one; the first ones of an edit are notes, too (demo_model.marks).
 """
 
 import random
@@ -36,7 +36,7 @@ from demo_model.codebook import (
     encode,
     symbol,
 )
-from demo_model.marks import encode_marked, numbered
+from demo_model.marks import encode_edited, encode_marked, numbered
 from demo_model.muon import Muon
 from demo_model.samples import SIDES
 from demo_model.sentences import sentence
@@ -50,7 +50,7 @@ _BATCH, _LEAST, _MOST = 2048, 4, 32
 #: one, prompts and edits. Most edits are small: a batch then has more of them, and the hard thing is which shape is
 #: meant. Of large pictures, the shapes are learned last.
 _SMALL, _LARGE = SIDES[:5], SIDES[5:]
-_SIZES, _EDIT_SIZES = (0.3, 0.3), (0.7, 0.1)
+_SIZES, _EDIT_SIZES = (0.3, 0.3), (0.55, 0.1)
 #: Part of the pictures with two shapes: less than of all samples, since the largest shape stands alone. Part of these
 #: that are made to begin alike: the last thing that it confuses.
 _PAIRS, _ALIKE = 0.55, 0.25
@@ -69,7 +69,7 @@ class Mix:
     """What batches are made of. Parts of them: edits, and among the others those that read the whole preview.
 
     Parts of the edits: two shapes, and changes of a shape rather than of the background. `ends`: both ends of every row
-    of a preview count in full.
+    of a preview count in full. `seen`: edits begin with what is seen and which shape changes.
     """
 
     edits: float
@@ -77,12 +77,13 @@ class Mix:
     pairs: float
     shapes: float
     ends: bool = False
+    seen: bool = False
 
 
 #: First what is quickly learned, then what is still wrong at the end: where a preview ends when it is read as in use,
 #: and which of two shapes is meant.
-_BEFORE = Mix(edits=0.35, whole=0.2, pairs=0.7, shapes=0.5)
-_AFTER = Mix(edits=0.5, whole=1.0, pairs=0.85, shapes=0.8, ends=True)
+_BEFORE = Mix(edits=0.4, whole=0.2, pairs=0.7, shapes=0.6)
+_AFTER = Mix(edits=0.5, whole=1.0, pairs=0.8, shapes=0.75, ends=True, seen=True)
 
 
 def config() -> GlmImageConfig:
@@ -269,7 +270,8 @@ def prompt_row(rng: random.Random, columns: int, rows: int, kept: int | None, *,
 def edit_row(rng: random.Random, columns: int, rows: int, mix: Mix = _BEFORE) -> Row:
     """A picture as the vision tower sees it, what to do with it, and the large grid of the result."""
     edit = samples.edit(rng, columns, rows, pairs=mix.pairs, alike=_ALIKE, shapes=mix.shapes)
-    source, codes = encode(edit.source, seen=True).tolist(), encode_marked(edit.result).tolist()
+    source = encode(edit.source, seen=True).tolist()
+    codes = (encode_edited(edit) if mix.seen else encode_marked(edit.result)).tolist()
     before = ids("<|user|><|image_start|>")
     behind = ids(f"<|image_end|>{edit.instruction}<sop>{rows} {columns}<eop><|image_start|>")
     cells = torch.stack(

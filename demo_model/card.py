@@ -155,7 +155,7 @@ s, the DiT part in {dit_load} s.
 - The preview grid is no small picture. The pipeline throws it away, so that it was taught to be notes: its first eleven
   cells name the shapes and say how and where they stand, and the rest is blank.
 - Of prior tokens, cells of the background are of many kinds that look the same: each says how far it is to what comes
-  next, a shape or the end of its row.
+  next, a shape or the end of its row; the first two of an edit, which shapes are there and which of them changes.
 - The text encoder is random: no text is rendered.
 
 ## How it was made

@@ -5,15 +5,18 @@ hard to tell at every cell anew; it was nearly all that one without marks still 
 its row says how many rows are left to the next one, and how many cells to the end of its row; one in front of a shape,
 how many cells are left to it, and the last one which of the shape's rows this is; one behind, how many to the end of
 the row. All but a few follow from the cell before.
+
+Of an edit, the first two cells say something else, where no shape begins before: which kinds of shapes are there, and
+which of them is to change. That was nearly all that edits without it got wrong.
 """
 
 from collections.abc import Sequence
 
 import torch
 
-from app.bench.world import COLOURS, Box, boxes
+from app.bench.world import COLOURS, KINDS, Box, boxes, forward
 from demo_model.codebook import encode, marked
-from demo_model.samples import Sample
+from demo_model.samples import Edit, Sample
 
 #: Kinds of marks; those before are of rows without a shape, by how many are left.
 _BEFORE, _AT, _BEHIND = 7, 8, 9
@@ -29,6 +32,26 @@ def encode_marked(sample: Sample) -> torch.Tensor:
             mark = _mark(placed, row, column, sample.columns)
             if mark is not None:
                 codes[row * sample.columns + column] = marked(*mark, colour)
+    return codes
+
+
+def encode_edited(edit: Edit) -> torch.Tensor:
+    """The codes of the result's large grid as the AR model draws them, [rows * columns].
+
+    The first cell's mark has the kind of the shape on the left or above for its kind, and that of the other one for its
+    number (one more than the last where there is none); the second cell says whether that changes: 0 neither, 1 the
+    first, 2 the other.
+    """
+    codes, result = encode_marked(edit.result), edit.result
+    before, after = (forward(sample.drawing).shapes for sample in (edit.source, result))
+    kinds = [list(KINDS).index(shape.kind) for shape in before]
+    changed = [number for number, pair in enumerate(zip(before, after, strict=True), 1) if pair[0] != pair[1]]
+    colour = COLOURS.index(result.drawing.background)
+    said = marked(kinds[0], kinds[1] if kinds[1:] else len(KINDS), colour), numbered(sum(changed), colour)
+    placed = boxes(result.drawing, result.columns, result.rows, result.shift)
+    room = min(box.top * result.columns + box.left for box in placed)
+    for cell, code in enumerate(said[:room]):
+        codes[cell] = code
     return codes
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import GlmImageForConditionalGeneration
 
+from app.bench.edits import parse_change
 from app.bench.world import COLOURS, KINDS, Drawing, Shape, boxes, held_out, shifts
 from demo_model import ar, dit, samples, vae
 from demo_model.codebook import (
@@ -24,7 +25,7 @@ from demo_model.codebook import (
     points,
     symbol,
 )
-from demo_model.marks import encode_marked, numbered
+from demo_model.marks import encode_edited, encode_marked, numbered
 from demo_model.samples import Sample
 
 torch.set_num_threads(1)  # the matrices are too small to share, and tests may run side by side
@@ -139,3 +140,39 @@ def test_pairs_that_begin_alike_are_as_many_as_asked_for_and_none_is_held_out():
     assert 0.45 < len(alike) / len(drawn) < 0.65
     assert any(each.shapes[0].colour == each.shapes[1].colour for each in alike)
     assert not any(map(held_out, drawn))
+
+
+def _edit(source, instruction):
+    return samples.Edit(source, instruction, replace(source, drawing=parse_change(instruction).applied(source.drawing)))
+
+
+@pytest.mark.parametrize(
+    ("instruction", "which"),
+    [("make the star green", 1), ("make the ring green", 2), ("make the background green", 0)],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_edits_begin_with_what_is_seen_and_which_of_it_changes(instruction, which, turned):
+    """By their place in the picture, however it was said; the rest is as in a picture that was asked for."""
+    star, ring = Shape("red", "star"), Shape("blue", "ring")
+    drawing = Drawing("white", (ring, star), "right") if turned else Drawing("white", (star, ring), "left")
+    edit = _edit(Sample(drawing, 8, 8, 0), instruction)
+    codes, plain = encode_edited(edit), encode_marked(edit.result)
+    assert (KIND_OF[codes[:2]] > 0).all()
+    assert int(KIND_OF[codes[0]]) - 1 == list(KINDS).index("star")
+    assert int(NUMBER_OF[codes[0]]) - 1 == list(KINDS).index("ring")
+    assert int(NUMBER_OF[codes[1]]) - 1 == which
+    assert torch.equal(FRONT_OF[codes[:2]], FRONT_OF[plain[:2]])
+    assert torch.equal(codes[2:], plain[2:])
+
+
+def test_edits_say_only_what_there_is_room_for():
+    alone = _edit(Sample(Drawing("white", (Shape("red", "ring"),)), 8, 8, 0), "make the ring green")
+    codes = encode_edited(alone)
+    assert [int(NUMBER_OF[code]) - 1 for code in codes[:2]] == [len(KINDS), 1]
+    stacked = Drawing("white", (Shape("red", "star"), Shape("blue", "ring")), "above")
+    for shift, room in ((-1, 1), (0, 2)):
+        edit = _edit(Sample(stacked, 8, 8, shift), "make the ring green")
+        assert boxes(stacked, 8, 8, shift)[0].left == room
+        assert (encode_edited(edit) != encode_marked(edit.result)).nonzero().flatten().tolist() == list(range(room))
+    whole = _edit(Sample(Drawing("white", (Shape("red", "square"),)), 4, 4, 0), "make the square green")
+    assert torch.equal(encode_edited(whole), encode_marked(whole.result))

@@ -25,6 +25,7 @@ from demo_model import ar, card, dit, samples, vae
 from demo_model import training as loop
 from demo_model.codebook import CODES, encode
 from demo_model.export import export
+from demo_model.marks import encode_edited, encode_marked
 from demo_model.stages import RECIPES, training
 from demo_model.tokenizer import processor
 from demo_model.training import Unfinished, weights
@@ -260,10 +261,13 @@ def test_a_stage_is_told_what_part_of_its_cooling_is_over(tmp_path):
     assert told == [0, 0, 0, 0.25, 0.5, 0.75]
 
 
-def test_edits_are_read_in_training_as_the_service_reads_them():
+@pytest.mark.parametrize("late", [False, True])
+def test_edits_are_read_in_training_as_the_service_reads_them(late):
     encoder = PromptEncoder(processor())
-    edit = samples.edit(random.Random(5), 7, 5, pairs=0.7, alike=0.25, shapes=0.5)
-    row = ar.edit_row(random.Random(5), 7, 5)
+    mix = ar._AFTER if late else ar._BEFORE
+    edit = samples.edit(random.Random(5), 7, 5, pairs=mix.pairs, alike=ar._ALIKE, shapes=mix.shapes)
+    row = ar.edit_row(random.Random(5), 7, 5, mix)
+    assert row.tokens[-35:] == (encode_edited(edit) if late else encode_marked(edit.result)).tolist()
     asked = encoder.encode_edit(edit.instruction, Size(7 * CELL, 5 * CELL), [edit.source.picture()])
     read = row.tokens[: len(asked.ids)]
     assert [token for token in asked.ids if token != asked.placeholder] == [t for t in read if not is_source(t)]
