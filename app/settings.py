@@ -72,7 +72,7 @@ class Settings(BaseSettings):
     # --- model and devices
     checkpoint: Path = Field(DEMO, description="folder laid out as GLM-Image is published")
     default_size: str = Field(
-        # The demo checkpoint was trained on small sizes and draws next to nothing on large ones.
+        # The demo checkpoint was trained on sides of 128 to 512 pixels and draws next to nothing on larger ones.
         default_factory=lambda data: "256x256" if data.get("checkpoint") == DEMO else "1024x1024",
         description="size of a request that names none; default: 1024x1024, with the demo checkpoint 256x256",
     )
