@@ -17,7 +17,7 @@ from torch import nn
 from transformers import GlmImageConfig, GlmImageForConditionalGeneration
 
 from app.ar.prompt import decode_positions
-from app.bench.world import CELL, COLOURS, boxes
+from app.bench.world import CELL, COLOURS, boxes, forward
 from app.domain.sizes import Size
 from demo_model import samples
 from demo_model.codebook import (
@@ -227,14 +227,14 @@ def notes(sample: samples.Sample) -> list[int]:
     """
     drawing = sample.drawing
     plain = COLOURS.index(drawing.background)
-    named = [symbol(shape, drawing.background) for shape in drawing.shapes]
-    turned = drawing.relation in ("right", "below")
+    shown = forward(drawing)
+    named, seen = ([symbol(shape, each.background) for shape in each.shapes] for each in (drawing, shown))
     colour = COLOURS.index(drawing.shapes[0].colour)
     none = [plain] * (2 - len(named))
     stacked = colour if drawing.relation in ("above", "below") else plain
-    said = [*named, *none, *(named[::-1] if turned else named), *none, stacked]
-    placed = boxes(drawing, sample.columns, sample.rows, sample.shift)
-    first, last = (placed[-1], placed[0]) if turned else (placed[0], placed[-1])
+    said = [*named, *none, *seen, *none, stacked]
+    placed = boxes(shown, sample.columns, sample.rows, sample.shift)
+    first, last = placed[0], placed[-1]
     between = max(last.top - first.top, last.left - first.left, first.side) - first.side
     numbers = (sample.shift + 1, sample.columns - 1, first.side, first.top, first.left, between)
     return [*said, *(numbered(value, plain) for value in numbers)]
